@@ -107,32 +107,42 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
     if plan.spec.network != Network::Host {
         inside::loopback_up()?;
     }
-    let owned = match plan.owned.take() {
-        Some(owned) => owned,
-        None => wait_for_owner(plan)?,
-    };
-    if matches!(plan.spec.root, RootSpec::Image { .. }) {
-        inside::complete_etc(&owned.hostname)?;
+    if let Some(owned) = &plan.owned {
+        introduce(plan, owned)?;
+        inside::set_hostname(&owned.hostname)?;
     }
-    inside::set_hostname(&owned.hostname)?;
-    harden::limit(&owned.limits, plan.spec.cgroup.is_some())?;
+    harden::limit(&plan.spec.limits, plan.spec.cgroup.is_some())?;
 
     let mut arguments = inherit_descriptors(plan)?;
     if let Some(listener) = harden::drop_rights(plan.spec)? {
         let fd = listener.into_raw_fd();
         // SAFETY: a descriptor of ours, for the agent to inherit.
         sys::check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } as libc::c_long).at("seccomp", "listener")?;
-        let datagrams = harden::datagram_sockets(&owned.limits);
+        let datagrams = harden::datagram_sockets(&plan.spec.limits);
         arguments.extend(["--sockets-fd".to_owned(), fd.to_string()]);
         arguments.extend(["--datagram-sockets".to_owned(), datagrams.to_string()]);
+    }
+    if plan.owned.is_none() {
+        let owned = wait_for_owner(plan)?;
+        introduce(plan, &owned)?;
     }
     sys::set_death_signal(0).at("inside", "death signal")?;
     sys::write_all(plan.status, &[STARTING]).at("inside", "status")?;
     inside::exec(agent_fd, &arguments)
 }
 
-/// Until then it dies with the process that made it, as before.
+/// What the sandbox's own files say of whose it is.
+fn introduce(plan: &Plan<'_>, owned: &Owned) -> Result<()> {
+    match plan.spec.root {
+        RootSpec::Image { .. } => inside::complete_etc(&owned.hostname),
+        RootSpec::Host { .. } => Ok(()),
+    }
+}
+
+/// Until then it dies with the process that made it, as before. That gives it its host name, for which it has no right any more.
 fn wait_for_owner(plan: &Plan<'_>) -> Result<Owned> {
+    // As the kernel may have forgotten it; a launcher that died meanwhile has closed its end of the pipe.
+    sys::set_death_signal(libc::SIGKILL).at("inside", "death signal")?;
     sys::write_all(plan.status, &[PARKED]).at("inside", "status")?;
     let mut told = [0u8; LONGEST_OWNED];
     let count = sys::read(plan.go, &mut told).at("inside", "owner")?;

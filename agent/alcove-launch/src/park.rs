@@ -1,5 +1,6 @@
 //! Sandboxes that are nobody's yet. Each is a launch that stopped half-way: namespaces, groups, disk, mounts and network are
-//! made, nothing of anybody has run in it, and its first process waits, with the process that made it, for who it is for.
+//! made, nothing of anybody has run in it, and its first process, which has no right left that its agent has not, waits with
+//! the process that made it for who it is for.
 //!
 //! States: being made; parked, from its answer on; claimed, from the moment that the request is handed to it; running, which is
 //! a launch that has come to its end. Until then the first process dies with the one that made it, and that with the
@@ -142,11 +143,9 @@ impl Place<'_> {
 
 /// Limits first, so that nothing runs without; then the record, which undoes either; then the name, by which it is somebody's.
 fn claim(prepared: &LaunchSpec, mut begun: Begun, spec: &ClaimSpec) -> Result<Launched> {
-    let (made, owned) = (&prepared.limits, &spec.owned);
-    // What /proc and /dev/shm say was made for these.
-    if (made.memory_mb, made.vcpus, made.exec_group)
-        != (owned.limits.memory_mb, owned.limits.vcpus, owned.limits.exec_group)
-    {
+    let owned = &spec.owned;
+    // What it says of itself in /proc and /dev/shm, and what its agent is told, was made for these.
+    if prepared.limits != owned.limits {
         return Err(StepError::new(STEP, "it was prepared for another size"));
     }
     begun.stages.take();
@@ -157,6 +156,7 @@ fn claim(prepared: &LaunchSpec, mut begun: Begun, spec: &ClaimSpec) -> Result<La
     launch::write_record(&spec.record)?;
     sys::rename_new(&prepared.dir, &spec.dir).at("directory", &spec.dir)?;
     begun.stages.end("record");
+    sys::set_hostname_of(begun.pid, &owned.hostname).at("inside", "hostname")?;
     begun.release(owned)
 }
 

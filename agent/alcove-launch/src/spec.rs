@@ -151,7 +151,7 @@ pub struct CgroupDir {
     pub path: String,
 }
 
-#[derive(Deserialize, Serialize, Clone)]
+#[derive(Deserialize, Serialize, Clone, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     pub memory_mb: u64,

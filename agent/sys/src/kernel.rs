@@ -247,6 +247,14 @@ pub fn rename_at(dir: RawFd, from: &str, to: &str) -> io::Result<()> {
     check(unsafe { libc::renameat(dir, from.as_ptr(), dir, to.as_ptr()) } as libc::c_long).map(drop)
 }
 
+/// Names the machine that a child of this process sees. This process sees that one as well from then on.
+pub fn set_hostname_of(child: i32, name: &str) -> io::Result<()> {
+    let namespace = open_path_at(libc::AT_FDCWD, &format!("/proc/{child}/ns/uts"), libc::O_RDONLY, 0)?;
+    // SAFETY: a descriptor of ours.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWUTS) } as libc::c_long)?;
+    crate::set_hostname(name)
+}
+
 /// Waits until no writer of a pipe is left, whatever can be read of it.
 pub fn wait_ended(fd: RawFd) -> io::Result<()> {
     let mut entry = libc::pollfd { fd, events: 0, revents: 0 };

@@ -1,5 +1,8 @@
 import { access, mkdir, statfs } from "node:fs/promises";
+import { Socket } from "node:net";
 import { join } from "node:path";
+import type { Duplex } from "node:stream";
+import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import {
@@ -11,7 +14,7 @@ import {
   StorageFull,
   Unavailable,
 } from "../../ports/index.ts";
-import { storeAgent, storedAgentPath } from "../agent/index.ts";
+import { storeAgent, storedAgentPath, unixDialer } from "../agent/index.ts";
 import { makeHostRoot } from "../host-root/host-root.ts";
 import {
   type CgroupSpec,
@@ -52,6 +55,7 @@ export interface Prepared extends Ground {
 }
 
 const errnoExists = 17;
+const dialMs = 5_000;
 const overlayMagic = 0x794c7630;
 /** Holds the range that all sandboxes of copied images have; no runtime's name begins with a dot. */
 const sharedRange = ".shared";
@@ -107,7 +111,7 @@ export class LaunchSite implements AsyncDisposable {
       count: options.config.prepared,
       site: {
         make: (shape) => this.#prepareOne(shape),
-        discard: (name) => this.#discardPrepared(name),
+        discard: (waiting) => this.#discardPrepared(waiting),
         isBusy: () => this.#underWay > 0,
         onFailure: (err) => this.#logger.warn({ err }, "no sandbox could be prepared; it is tried again"),
       },
@@ -154,10 +158,20 @@ export class LaunchSite implements AsyncDisposable {
     if (root.kind === "image") await shifted?.of(root.rootfs);
   }
 
-  /** @throws LauncherFailure; what was made until then is for `remove`. */
-  async launch(prepared: Prepared, spec: RuntimeSpec, root: LaunchSpec["root"]): Promise<RuntimeRecord> {
+  /**
+   * @param onSocket its agent can be spoken to, and answers once it runs; what is told then is of no account when this returns
+   * another record.
+   * @throws LauncherFailure; what was made until then is for `remove`.
+   */
+  async launch(
+    prepared: Prepared,
+    spec: RuntimeSpec,
+    root: LaunchSpec["root"],
+    onSocket: (record: RuntimeRecord, connection: Duplex) => void = () => undefined,
+  ): Promise<RuntimeRecord> {
     using _ = this.#busy();
-    return (await this.#claim(prepared, spec, root)) ?? (await this.#launchAnew(prepared, spec, root));
+    const claimed = await this.#claim(prepared, spec, root, onSocket);
+    return claimed ?? (await this.#launchAnew(prepared, spec, root));
   }
 
   /** Until it is disposed of nothing is prepared. */
@@ -497,12 +511,29 @@ export class LaunchSite implements AsyncDisposable {
       await this.discard(prepared, name);
       throw error;
     }
-    if (madeOf !== undefined && madeOf === fingerprintOf(shape.root, prepared.agent)) return { name, madeOf };
+    if (madeOf !== undefined && madeOf === fingerprintOf(shape.root, prepared.agent))
+      return { name, madeOf, connection: await this.#dialAhead(prepared, name) };
     await this.discard(prepared, name);
     throw new Error("what sandboxes are made of changed meanwhile");
   }
 
-  async #discardPrepared(name: string): Promise<void> {
+  /** Its agent answers once it is somebody's; until then this tells whether it is there. */
+  async #dialAhead(prepared: Prepared, name: RuntimeId): Promise<Duplex> {
+    using deadline = deadlineAfter(dialMs);
+    try {
+      const connection = await unixDialer(() => this.directories.socket(name))(deadline);
+      connection.on("error", () => undefined);
+      // A sandbox of nobody keeps no process alive.
+      if (connection instanceof Socket) connection.unref();
+      return connection;
+    } catch (error) {
+      await this.discard(prepared, name);
+      throw error;
+    }
+  }
+
+  async #discardPrepared({ name, connection }: Waiting): Promise<void> {
+    connection.destroy();
     const prepared = await this.#prepared?.catch(() => undefined);
     if (prepared !== undefined) await this.discard(prepared, name as RuntimeId);
   }
@@ -512,6 +543,7 @@ export class LaunchSite implements AsyncDisposable {
     prepared: Prepared,
     spec: RuntimeSpec,
     root: LaunchSpec["root"],
+    onSocket: (record: RuntimeRecord, connection: Duplex) => void,
   ): Promise<RuntimeRecord | undefined> {
     const { runtimeId } = spec;
     // Groups of the pool are elsewhere, a probe tries all of a launch, and a runtime keeps the range it has.
@@ -526,9 +558,13 @@ export class LaunchSite implements AsyncDisposable {
       const planned = await this.#planned(prepared, spec, root, found.name);
       const { dir, record, hostname, limits } = planned.launch;
       const from = this.directories.path(found.name);
-      await this.#launcher.claim({ prepared: from, dir, record, owned: { hostname, limits } });
+      const claim = this.#launcher.claim({ prepared: from, dir, record, owned: { hostname, limits } });
+      found.connection.removeAllListeners();
+      onSocket(planned.record, found.connection);
+      await claim;
       return planned.record;
     } catch (error) {
+      found.connection.destroy();
       this.#logger.info({ err: error, runtime_id: runtimeId }, "a prepared sandbox could not be claimed");
       await this.discard(prepared, found.name as RuntimeId);
       await this.remove(prepared, runtimeId);

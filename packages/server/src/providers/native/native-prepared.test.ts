@@ -6,7 +6,7 @@ import { afterEach, beforeEach, expect, it, onTestFinished, vi } from "vitest";
 import { runScript } from "../../../test/support/attack-probe.ts";
 import { type NativeHome, nativeHome, nativeProvider, testImage } from "../../../test/support/native.ts";
 import { preparedIn, processOf, watchPrepares } from "../../../test/support/prepared.ts";
-import { describeWith } from "../../../test/support/requirements.ts";
+import { describeWith, requirement } from "../../../test/support/requirements.ts";
 import { rightsOf } from "../../../test/support/sandbox-rights.ts";
 import { busyboxRootfs } from "../../../test/support/tiny-images.ts";
 import { randomIds } from "../../platform/random-ids.ts";
@@ -97,6 +97,32 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
     ];
     expect(Object.keys(cold.groups as object).length).toBeGreaterThan(4);
     expect(warm).toEqual(cold);
+  });
+
+  it("with a network have the same of it, and it is theirs", async (context) => {
+    const { ok } = await requirement("slirp4netns");
+    if (!ok) return context.skip("slirp4netns is not installed");
+    await provider[Symbol.asyncDispose]();
+    provider = home.open({ prepared: 2, networkMode: "outbound" });
+    const changes: string[] = [];
+    using _ = { [Symbol.dispose]: provider.onNetwork((runtimeId) => changes.push(runtimeId)) };
+    const pair = await claimed("host");
+    const [cold, warm] = [
+      await rightsOf(home.dataDir, pair.cold),
+      await rightsOf(home.dataDir, pair.claimed),
+    ];
+    expect(warm).toEqual(cold);
+    const { output } = await runScript(
+      pair.claimed.operations,
+      "cat /etc/resolv.conf; ls /sys/class/net /proc/sys/net/ipv4/conf",
+    );
+    expect(output).toContain("nameserver");
+    // Its relay is the one that was prepared: who kills that sees the network come back.
+    const relay = JSON.parse(
+      await readFile(join(home.dataDir, "runtimes/native", pair.claimed.runtimeId, "network.json"), "utf8"),
+    );
+    process.kill(relay.pid, "SIGKILL");
+    await expect.poll(() => changes, { timeout: 15_000 }).toContain(pair.claimed.runtimeId);
   });
 
   it("are nobody's: in no inventory, and gone when the service stops", async () => {
@@ -194,9 +220,9 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
     const { operations, pid } = await spawn();
     expect(waiting.has(pid)).toBe(false);
     expect((await runScript(operations, "echo works")).output).toBe("works\n");
+    await expect.poll(groupsHere, { timeout: 20_000 }).toHaveLength(2);
     const again = await prepares.until(home.dataDir, 2);
     expect([...again.keys()].some((found) => waiting.has(found))).toBe(false);
-    expect(await groupsHere()).toHaveLength(2);
   });
 
   it.each(["the first process", "the one that made it"])(

@@ -1,4 +1,5 @@
 import { availableParallelism } from "node:os";
+import type { Duplex } from "node:stream";
 import { type Capability, networkModes } from "@alcove/wire";
 import { abortable } from "../../platform/abortable.ts";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
@@ -30,6 +31,7 @@ import { DiskGuard, spaceOf } from "../guards/index.ts";
 import { KeptNetwork, type LaunchSpec, outboundSettings } from "../launcher/index.ts";
 import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { adviceFor, lackedRoom, toldFailure } from "./advice.ts";
+import { EarlyBinding, firstBy } from "./early-binding.ts";
 import type { ExecGroups } from "./exec-groups.ts";
 import { type NativeProviderConfig, networkOf } from "./launch-plan.ts";
 import { LaunchSite, type Prepared } from "./launch-site.ts";
@@ -51,6 +53,9 @@ interface Connected {
   network: KeptNetwork | undefined;
   stopListening: () => void;
 }
+
+/** An agent that is a sandbox's. */
+type Bound = Pick<Connected, "client" | "groups">;
 
 /** The environment is the largest part of a record by far, and asked for only of the file, where a row was lost. */
 function withoutEnv(record: RuntimeRecord): RuntimeRecord {
@@ -426,19 +431,38 @@ export class NativeProvider implements RuntimeProvider {
     const lane = await this.#lanes.enter(spec.ownerId ?? "", options);
     const startedAt = performance.now();
     options.onStage?.("wait", startedAt - beganAt);
-    const launched = this.#site.launch(prepared, spec, root).finally(() => lane.leave());
+    const early = new EarlyBinding<Bound>();
+    const launched = this.#site
+      .launch(prepared, spec, root, (record, connection) =>
+        early.begin(record, this.#bind(record, spec, options, connection)),
+      )
+      .finally(() => lane.leave());
     this.#launching.set(runtimeId, launched);
-    let record: RuntimeRecord;
+    let record: RuntimeRecord | undefined;
     try {
       record = await abortable(launched, options.signal);
     } finally {
       // An aborted caller leaves; destroy() waits for the launch to come to its end.
       const forget = () => this.#launching.delete(runtimeId);
       launched.then(forget, forget);
+      if (record === undefined) early.take();
     }
     const launchedAt = performance.now();
     options.onStage?.("launch", launchedAt - startedAt);
-    const { client, groups } = this.#client(record);
+    const { client, groups } = await (early.take(record) ?? this.#bind(record, spec, options));
+    options.onStage?.("configure", performance.now() - launchedAt);
+    const hasNetwork = networkOf(spec, this.#config) === "outbound";
+    this.#connect(record, { client, groups, hasNetwork });
+  }
+
+  /** Makes the agent a sandbox's. @param connection one to its socket, where there is one. */
+  async #bind(
+    record: RuntimeRecord,
+    spec: RuntimeSpec,
+    options: CallOptions,
+    connection?: Duplex,
+  ): Promise<Bound> {
+    const { client, groups } = this.#client(record, connection);
     try {
       await client.configure(
         {
@@ -457,16 +481,17 @@ export class NativeProvider implements RuntimeProvider {
       await client[Symbol.asyncDispose]();
       throw error;
     }
-    options.onStage?.("configure", performance.now() - launchedAt);
-    const hasNetwork = networkOf(spec, this.#config) === "outbound";
-    this.#connect(record, { client, groups, hasNetwork });
+    return { client, groups };
   }
 
-  #client(record: RuntimeRecord): { client: AgentClient; groups: ExecGroups | undefined } {
+  #client(record: RuntimeRecord, connection?: Duplex): Bound {
     const runtimeId = record.runtimeId as RuntimeId;
     const groups = this.#site.groupsFor(record);
     const client = new AgentClient({
-      dial: unixDialer(() => this.#site.directories.socket(runtimeId)),
+      dial: firstBy(
+        connection,
+        unixDialer(() => this.#site.directories.socket(runtimeId)),
+      ),
       token: record.token,
       name: record.sandboxId,
       owner: record.sandbox?.ownerId ?? "",
@@ -476,10 +501,7 @@ export class NativeProvider implements RuntimeProvider {
     return { client, groups };
   }
 
-  #connect(
-    written: RuntimeRecord,
-    { client, groups, hasNetwork }: Pick<Connected, "client" | "groups"> & { hasNetwork: boolean },
-  ): void {
+  #connect(written: RuntimeRecord, { client, groups, hasNetwork }: Bound & { hasNetwork: boolean }): void {
     const record = withoutEnv(written);
     const runtimeId = record.runtimeId as RuntimeId;
     const network = hasNetwork ? this.#keepNetwork(record) : undefined;

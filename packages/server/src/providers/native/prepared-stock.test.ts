@@ -1,3 +1,4 @@
+import { PassThrough } from "node:stream";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import type { PreparedShape } from "./prepared-shape.ts";
 import { PreparedStock, type Waiting } from "./prepared-stock.ts";
@@ -34,11 +35,11 @@ function stockOf(count: number): PreparedStock {
     site: {
       make: async () => {
         if (fail !== undefined) throw fail;
-        const one = { name: `prepared-${made.length}`, madeOf };
+        const one = { name: `prepared-${made.length}`, madeOf, connection: new PassThrough() };
         made.push(one);
         return one;
       },
-      discard: async (name) => {
+      discard: async ({ name }) => {
         discarded.push(name);
       },
       isBusy: () => busy,
@@ -117,6 +118,18 @@ it("those that ended with the launcher are removed, and made again", async () =>
   expect(discarded).toHaveLength(2);
   await quiet();
   expect(made).toHaveLength(4);
+});
+
+it("one that ends while it waits is removed and made again", async () => {
+  take();
+  await quiet();
+  made[0]?.connection.destroy();
+  await quiet();
+  expect(discarded).toEqual(["prepared-0"]);
+  expect([take(), take(), take()]).toEqual(["prepared-1", "prepared-2", undefined]);
+  made[1]?.connection.destroy();
+  await quiet();
+  expect(discarded).toEqual(["prepared-0"]);
 });
 
 it("at its end all that wait are removed, and nothing is made any more", async () => {

@@ -1,3 +1,4 @@
+import type { Duplex } from "node:stream";
 import { mostOf, type PreparedShape, shapeKey } from "./prepared-shape.ts";
 
 /** One that waits for its owner. */
@@ -5,6 +6,8 @@ export interface Waiting {
   name: string;
   /** What it was made of, as `fingerprintOf` tells it: whatever changes since makes it useless. */
   madeOf: string;
+  /** To the socket of its agent, which does not run yet: it ends with the sandbox. */
+  connection: Duplex;
 }
 
 /** Who makes them and takes them away. */
@@ -12,7 +15,7 @@ export interface PreparedSite {
   /** @returns undefined where this shape cannot be prepared. */
   make(shape: PreparedShape): Promise<Waiting | undefined>;
   /** Does not fail. */
-  discard(name: string): Promise<void>;
+  discard(waiting: Waiting): Promise<void>;
   /** Whether somebody waits for the machine: nothing is made meanwhile. */
   isBusy(): boolean;
   onFailure(error: unknown): void;
@@ -116,12 +119,24 @@ export class PreparedStock implements AsyncDisposable {
         return;
       }
       const isWanted = this.#shelves.get(shapeKey(shelf.shape)) === shelf && !this.#closed;
-      if (isWanted) shelf.waiting.push(made);
-      else this.#discard(made);
+      if (!isWanted || made.connection.destroyed) this.#discard(made);
+      else {
+        shelf.waiting.push(made);
+        made.connection.once("close", () => this.#lost(shelf, made));
+      }
     } catch (error) {
       this.#pausedUntilMs = performance.now() + pauseMs;
       this.#site.onFailure(error);
     }
+  }
+
+  /** Of those that wait; whoever took one sees for itself. */
+  #lost(shelf: Shelf, waiting: Waiting): void {
+    const place = shelf.waiting.indexOf(waiting);
+    if (place < 0) return;
+    shelf.waiting.splice(place, 1);
+    this.#discard(waiting);
+    this.later();
   }
 
   #clear(key: string, shelf: Shelf): void {
@@ -129,8 +144,8 @@ export class PreparedStock implements AsyncDisposable {
     for (const waiting of shelf.waiting.splice(0)) this.#discard(waiting);
   }
 
-  #discard({ name }: Waiting): void {
-    const work = this.#site.discard(name).finally(() => this.#discarding.delete(work));
+  #discard(waiting: Waiting): void {
+    const work = this.#site.discard(waiting).finally(() => this.#discarding.delete(work));
     this.#discarding.add(work);
   }
 
