@@ -1,9 +1,9 @@
 //! The launcher's own test: launches a sandbox, talks to the agent in it, tries its limits and destroys it. Run by
 //! `tests/qemu/run.sh` on an older kernel with cgroup v2; it runs on any machine.
 //!
-//! `guest-check DIR LAUNCHER AGENT ROOTFS rooted|host|unprivileged|subids`: prints a line `ok …` or `FAIL …` for each check.
+//! `guest-check DIR LAUNCHER AGENT ROOTFS rooted|prepared|host|unprivileged|subids`: prints a line `ok …` or `FAIL …` for each check.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -92,6 +92,36 @@ fn ask(launcher: &str, request: &Value) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON reply")
 }
 
+/// The same sandbox, made while it was nobody's.
+fn prepare_and_claim(launcher: &str, spec: &Value) -> Value {
+    let mut resident =
+        Command::new(launcher).arg("serve").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("launcher");
+    let mut requests = resident.stdin.take().expect("pipe");
+    let mut replies = BufReader::new(resident.stdout.take().expect("pipe")).lines();
+    let mut ask = |request: &Value| -> Value {
+        requests.write_all(format!("{request}\n").as_bytes()).expect("request");
+        serde_json::from_str(&replies.next().expect("a reply").expect("a line")).expect("JSON reply")
+    };
+    let dir = spec["dir"].as_str().expect("a directory");
+    let waiting = format!("{dir}-waiting");
+    let mut early = spec.clone();
+    (early["dir"], early["hostname"]) = (json!(waiting), json!("nobody"));
+    let prepared = ask(&json!({"op": "prepare", "id": 1, "spec": early}));
+    report("prepared waits", prepared["ok"] == true, &prepared);
+    let mounts = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    let maker = std::fs::read_to_string(format!("/proc/{}/stat", prepared["pid"]))
+        .ok()
+        .and_then(|stat| stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1).map(str::to_owned)));
+    let held = maker.as_deref().map(mounts);
+    report("prepared holds no mounts of the machine", held == Some(mounts("self")), (&maker, &held));
+    let claimed = ask(&json!({"op": "claim", "id": 2, "spec": {"prepared": waiting, "dir": dir, "record": {},
+        "owned": {"hostname": spec["hostname"], "limits": spec["limits"]}}}));
+    drop(requests);
+    let ended = resident.wait().is_ok_and(|status| status.success());
+    report("prepared outlives its launcher", ended, ended);
+    claimed
+}
+
 fn report(name: &str, good: bool, detail: impl std::fmt::Debug) {
     println!("{} {name} {detail:?}", if good { "ok" } else { "FAIL" });
 }
@@ -127,7 +157,7 @@ fn become_user(id: u32) {
 
 fn cgroup(mode: &str, name: &str) -> Value {
     let parent = "/sys/fs/cgroup/alcove-check";
-    if mode != "rooted" || !Path::new("/sys/fs/cgroup/cgroup.subtree_control").exists() {
+    if !matches!(mode, "rooted" | "prepared") || !Path::new("/sys/fs/cgroup/cgroup.subtree_control").exists() {
         return Value::Null;
     }
     std::fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu +memory +pids").expect("controllers");
@@ -139,16 +169,16 @@ fn cgroup(mode: &str, name: &str) -> Value {
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, dir, launcher, agent, rootfs, mode] = &arguments[..] else {
-        panic!("usage: guest-check DIR LAUNCHER AGENT ROOTFS rooted|host|unprivileged|subids");
+        panic!("usage: guest-check DIR LAUNCHER AGENT ROOTFS rooted|prepared|host|unprivileged|subids");
     };
     let ids = match mode.as_str() {
-        "rooted" | "host" => json!({"kind": "range", "base": 1_879_048_192u32, "count": 65_536}),
+        "rooted" | "prepared" | "host" => json!({"kind": "range", "base": 1_879_048_192u32, "count": 65_536}),
         "subids" => {
             json!({"kind": "subids", "uid_start": 200_000, "gid_start": 200_000, "count": 65_535})
         }
         _ => json!({"kind": "single"}),
     };
-    let rooted = matches!(mode.as_str(), "rooted" | "host");
+    let rooted = matches!(mode.as_str(), "rooted" | "prepared" | "host");
     if !rooted {
         become_user(1000);
     }
@@ -162,13 +192,14 @@ fn main() {
         "host" => json!({"kind": "host", "skeleton": rootfs}),
         _ => json!({"kind": "image", "rootfs": rootfs}),
     };
-    let launched = ask(
-        launcher,
-        &json!({"op": "launch", "id": 1, "spec": {
+    let spec = json!({
         "dir": runtime, "record": {}, "agent": agent, "root": root, "ids": ids,
         "hostname": "guest", "network": "none", "cgroup": cgroup,
-        "limits": {"memory_mb": MEMORY_MB, "vcpus": 1, "pids": PIDS, "exec_group": !cgroup.is_null()}}}),
-    );
+        "limits": {"memory_mb": MEMORY_MB, "vcpus": 1, "pids": PIDS, "exec_group": !cgroup.is_null()}});
+    let launched = match mode.as_str() {
+        "prepared" => prepare_and_claim(launcher, &spec),
+        _ => ask(launcher, &json!({"op": "launch", "id": 1, "spec": spec})),
+    };
     report(&format!("{mode} launch"), launched["ok"] == true, &launched);
     if launched["ok"] != true {
         std::process::exit(1);

@@ -103,6 +103,9 @@ pub fn prepare<'a>(spec: &'a LaunchSpec, ready: Option<&Ready>, socket: OwnedFd,
     begun.parked()?;
     // The kernel forgot that when ids changed.
     sys::end_with(launcher);
+    // Some kernels want layers at a path, which is made in mounts of this process's own: copies of all of the machine's, and
+    // what the machine unmounts while this waits would stay in use.
+    sys::share_mounts_of(launcher).at(STEP, "mount namespace")?;
     Ok(Place { spec, begun, socket })
 }
 

@@ -314,6 +314,15 @@ pub fn private_mounts() -> io::Result<()> {
     std::env::set_current_dir(here)
 }
 
+/// Goes back from a mount namespace of this process's own to that of another process, into the same working directory.
+pub fn share_mounts_of(pid: i32) -> io::Result<()> {
+    let here = std::env::current_dir()?;
+    let namespace = open_path_at(libc::AT_FDCWD, &format!("/proc/{pid}/ns/mnt"), libc::O_RDONLY, 0)?;
+    // SAFETY: a descriptor of ours.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) } as libc::c_long)?;
+    std::env::set_current_dir(here)
+}
+
 /// Cuts every mount of this process's namespace off from those it was copied from.
 pub fn cut_propagation() -> io::Result<()> {
     mount("", "/", "", libc::MS_REC | libc::MS_PRIVATE, "")
