@@ -504,6 +504,8 @@ export class LaunchSite implements AsyncDisposable {
     await this.#refuseWhenShort();
     const name = newPreparedId();
     const madeOf = fingerprintOf(shape.root, prepared.agent);
+    // An image that was removed, say: who spawns of it again wants it prepared again.
+    if (madeOf === undefined) return undefined;
     try {
       const { launch } = await this.#planned(prepared, preparedSpec(name, shape), shape.root);
       await this.#launcher.prepare({ ...launch, record: { ...launch.record, rootfs: null } });
@@ -511,7 +513,7 @@ export class LaunchSite implements AsyncDisposable {
       await this.discard(prepared, name);
       throw error;
     }
-    if (madeOf !== undefined && madeOf === fingerprintOf(shape.root, prepared.agent))
+    if (madeOf === fingerprintOf(shape.root, prepared.agent))
       return { name, madeOf, connection: await this.#dialAhead(prepared, name) };
     await this.discard(prepared, name);
     throw new Error("what sandboxes are made of changed meanwhile");

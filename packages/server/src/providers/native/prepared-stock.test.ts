@@ -17,11 +17,15 @@ let made: Waiting[];
 let discarded: string[];
 let failures: unknown[];
 let fail: Error | undefined;
+let gone: boolean;
+let failing: (shape: PreparedShape) => boolean;
 let stock: PreparedStock;
 
 beforeEach(() => {
   vi.useFakeTimers();
   [madeOf, busy, made, discarded, failures, fail] = ["files", false, [], [], [], undefined];
+  failing = () => true;
+  gone = false;
   stock = stockOf(2);
 });
 afterEach(async () => {
@@ -33,8 +37,9 @@ function stockOf(count: number): PreparedStock {
   return new PreparedStock({
     count,
     site: {
-      make: async () => {
-        if (fail !== undefined) throw fail;
+      make: async (wanted) => {
+        if (fail !== undefined && failing(wanted)) throw fail;
+        if (gone) return undefined;
         const one = { name: `prepared-${made.length}`, madeOf, connection: new PassThrough() };
         made.push(one);
         return one;
@@ -107,6 +112,33 @@ it("a failure is told, and tried again after a while", async () => {
   expect(failures).toEqual([fail]);
   fail = undefined;
   await vi.advanceTimersByTimeAsync(9_000);
+  expect(made).toHaveLength(2);
+});
+
+it("a shape that cannot be made keeps no other from being made, and is tried less and less often", async () => {
+  fail = new Error("a root that nothing starts in");
+  failing = ({ memoryMb }) => memoryMb === 2;
+  take(shapeOf(1));
+  take(shapeOf(2));
+  await quiet();
+  expect(made).toHaveLength(2);
+  take(shapeOf(1));
+  await quiet();
+  expect(made).toHaveLength(3);
+  await vi.advanceTimersByTimeAsync(60 * 60_000);
+  expect(failures.length).toBeGreaterThan(20);
+  expect(failures.length).toBeLessThan(30);
+});
+
+it("a shape that there are no files for any more is forgotten, and those that wait are removed", async () => {
+  take(shapeOf(1));
+  await quiet();
+  gone = true;
+  take(shapeOf(1));
+  await quiet();
+  expect(discarded).toEqual(["prepared-1"]);
+  gone = false;
+  await quiet();
   expect(made).toHaveLength(2);
 });
 

@@ -24,12 +24,16 @@ export interface PreparedSite {
 interface Shelf {
   shape: PreparedShape;
   waiting: Waiting[];
+  /** In a row. */
+  failures: number;
+  pausedUntilMs: number;
 }
 
 /** Nobody wanted anything for so long: what is made then takes no processor from who waits. */
 const quietMs = 50;
-/** After a failure: what was missing, room on the disk for one, may be there again. */
+/** After a failure: what was missing, room on the disk for one, may be there again. Twice as long after each further one. */
 const pauseMs = 10_000;
+const mostDoublings = 4;
 
 /**
  * Prepared sandboxes, as many of each shape as configured, of the shapes that were wanted last. States of one: being made
@@ -44,7 +48,6 @@ export class PreparedStock implements AsyncDisposable {
   readonly #discarding = new Set<Promise<void>>();
   #making: Promise<void> | undefined;
   #timer: NodeJS.Timeout | undefined;
-  #pausedUntilMs = 0;
   #closed = false;
 
   constructor(options: { count: number; site: PreparedSite }) {
@@ -70,7 +73,7 @@ export class PreparedStock implements AsyncDisposable {
   /** Prepares sandboxes of a shape once nothing else waits. */
   want(shape: PreparedShape): Shelf {
     const key = shapeKey(shape);
-    const shelf = this.#shelves.get(key) ?? { shape, waiting: [] };
+    const shelf = this.#shelves.get(key) ?? { shape, waiting: [], failures: 0, pausedUntilMs: 0 };
     this.#shelves.delete(key);
     this.#shelves.set(key, shelf);
     const [oldest] = this.#shelves;
@@ -98,11 +101,15 @@ export class PreparedStock implements AsyncDisposable {
   #refill(): void {
     // Whoever is busy calls `later` at the end.
     if (this.#closed || this.#making !== undefined || this.#site.isBusy()) return;
-    const shelf = [...this.#shelves.values()].reverse().find(({ waiting }) => waiting.length < this.#count);
-    if (shelf === undefined) return;
-    const pauseLeftMs = this.#pausedUntilMs - performance.now();
-    if (pauseLeftMs > 0) {
-      this.later(pauseLeftMs);
+    const nowMs = performance.now();
+    const lacking = [...this.#shelves.values()]
+      .reverse()
+      .filter(({ waiting }) => waiting.length < this.#count);
+    // One that cannot be made keeps no other from being made.
+    const shelf = lacking.find(({ pausedUntilMs }) => pausedUntilMs <= nowMs);
+    if (shelf === undefined) {
+      const pausesMs = lacking.map(({ pausedUntilMs }) => pausedUntilMs - nowMs);
+      if (pausesMs.length > 0) this.later(Math.min(...pausesMs));
       return;
     }
     this.#making = this.#make(shelf).finally(() => {
@@ -115,9 +122,10 @@ export class PreparedStock implements AsyncDisposable {
     try {
       const made = await this.#site.make(shelf.shape);
       if (made === undefined) {
-        this.#shelves.delete(shapeKey(shelf.shape));
+        this.#clear(shapeKey(shelf.shape), shelf);
         return;
       }
+      shelf.failures = 0;
       const isWanted = this.#shelves.get(shapeKey(shelf.shape)) === shelf && !this.#closed;
       if (!isWanted || made.connection.destroyed) this.#discard(made);
       else {
@@ -125,7 +133,8 @@ export class PreparedStock implements AsyncDisposable {
         made.connection.once("close", () => this.#lost(shelf, made));
       }
     } catch (error) {
-      this.#pausedUntilMs = performance.now() + pauseMs;
+      shelf.pausedUntilMs = performance.now() + pauseMs * 2 ** Math.min(shelf.failures, mostDoublings);
+      shelf.failures += 1;
       this.#site.onFailure(error);
     }
   }
