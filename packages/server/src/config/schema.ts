@@ -354,7 +354,7 @@ export const ConfigSchema = section(
             added_caps: texts([], "Capabilities commands get, such as CAP_NET_RAW."),
             prepared: count(
               4,
-              "Sandboxes a rooted service makes ahead, up to where they become somebody's, for each of the three kinds of spawn that came last (image, network mode, memory and processors); 0: none.",
+              "Sandboxes a rooted service makes ahead, up to where they become somebody's, for each of the three kinds of spawn that come most (image, network mode, memory and processors); 0: none.",
             ),
           },
           "Isolation by the kernel alone.",

@@ -15,6 +15,8 @@ export interface PreparedShape {
 export const mostOf = {
   /** For which sandboxes are prepared. */
   shapes: 3,
+  /** Spawns that say which these are. */
+  recent: 16,
 } as const;
 
 /** Of directories, control groups and records of those that are nobody's. */

@@ -93,16 +93,42 @@ it("what cannot be looked at is taken for changed", async () => {
   expect(discarded).toHaveLength(2);
 });
 
-it("a fourth shape takes the place of the one that was wanted longest ago", async () => {
-  for (const memoryMb of [1, 2, 3]) take(shapeOf(memoryMb));
+it("a shape that is wanted more takes the place of the one that is wanted least, and was longest ago", async () => {
+  for (const memoryMb of [1, 2, 3, 1]) take(shapeOf(memoryMb));
   await quiet();
   expect(made).toHaveLength(6);
-  take(shapeOf(1));
+  take(shapeOf(4));
+  take(shapeOf(4));
+  expect(discarded).toEqual([]);
   take(shapeOf(4));
   expect(discarded).toHaveLength(2);
   await quiet();
   expect(take(shapeOf(1))).toBeDefined();
+  expect(take(shapeOf(4))).toBeDefined();
   expect(take(shapeOf(2))).toBeUndefined();
+});
+
+it("what is not wanted any more gives its place to what is", async () => {
+  for (const memoryMb of [1, 2, 3]) take(shapeOf(memoryMb));
+  await quiet();
+  for (let time = 0; time < 3; time += 1) for (const memoryMb of [4, 5, 6, 7, 8, 9]) take(shapeOf(memoryMb));
+  await quiet();
+  expect(discarded).toHaveLength(6);
+  const found = [4, 5, 6, 7, 8, 9].filter((memoryMb) => take(shapeOf(memoryMb)) !== undefined);
+  expect(found).toHaveLength(3);
+});
+
+it("of more shapes than are prepared, wanted by turns or once each, none is made to be thrown away", async () => {
+  let found = 0;
+  const spawn = async (memoryMb: number) => {
+    found += take(shapeOf(memoryMb)) === undefined ? 0 : 1;
+    await quiet();
+  };
+  for (let time = 0; time < 60; time += 1) await spawn(time % 6);
+  expect(found).toBe(27);
+  for (let time = 0; time < 60; time += 1) await spawn(100 + time);
+  expect(discarded).toEqual([]);
+  expect(made).toHaveLength(found + 6);
 });
 
 it("a failure is told, and tried again after a while", async () => {

@@ -36,7 +36,7 @@ const pauseMs = 10_000;
 const mostDoublings = 4;
 
 /**
- * Prepared sandboxes, as many of each shape as configured, of the shapes that were wanted last. States of one: being made
+ * Prepared sandboxes, as many of each shape as configured, of the shapes that are wanted most. States of one: being made
  * (`#making`), waiting (on its shelf), and from then on somebody else's: `take` gives it away once, whatever becomes of it, and
  * what is discarded is `site`'s to remove. A process that dies leaves directories, which the next start removes.
  */
@@ -45,6 +45,8 @@ export class PreparedStock implements AsyncDisposable {
   readonly #site: PreparedSite;
   /** By key, the shape that was wanted last at the end. */
   readonly #shelves = new Map<string, Shelf>();
+  /** Keys of what was wanted, the last one at the end. */
+  readonly #recent: string[] = [];
   readonly #discarding = new Set<Promise<void>>();
   #making: Promise<void> | undefined;
   #timer: NodeJS.Timeout | undefined;
@@ -62,6 +64,7 @@ export class PreparedStock implements AsyncDisposable {
   take(shape: PreparedShape, madeOf: () => string | undefined): Waiting | undefined {
     if (this.#count === 0 || this.#closed) return undefined;
     const shelf = this.want(shape);
+    if (shelf === undefined) return undefined;
     const present = shelf.waiting.length === 0 ? undefined : madeOf();
     for (;;) {
       const found = shelf.waiting.shift();
@@ -70,16 +73,30 @@ export class PreparedStock implements AsyncDisposable {
     }
   }
 
-  /** Prepares sandboxes of a shape once nothing else waits. */
-  want(shape: PreparedShape): Shelf {
+  /** Prepares sandboxes of a shape once nothing else waits. @returns undefined while others are wanted more. */
+  want(shape: PreparedShape): Shelf | undefined {
     const key = shapeKey(shape);
-    const shelf = this.#shelves.get(key) ?? { shape, waiting: [], failures: 0, pausedUntilMs: 0 };
+    this.#recent.push(key);
+    if (this.#recent.length > mostOf.recent) this.#recent.shift();
+    const known = this.#shelves.get(key);
+    if (known === undefined && !this.#makePlace(key)) return undefined;
+    const shelf = known ?? { shape, waiting: [], failures: 0, pausedUntilMs: 0 };
     this.#shelves.delete(key);
     this.#shelves.set(key, shelf);
-    const [oldest] = this.#shelves;
-    if (this.#shelves.size > mostOf.shapes && oldest !== undefined) this.#clear(...oldest);
     this.later();
     return shelf;
+  }
+
+  /** Whoever spawns of many shapes by turns would else have each one's made and thrown away, and find none. */
+  #makePlace(key: string): boolean {
+    if (this.#shelves.size < mostOf.shapes) return true;
+    const times = (one: string) => this.#recent.filter((wanted) => wanted === one).length;
+    const shelves = [...this.#shelves].map(([one, shelf]) => ({ one, shelf, times: times(one) }));
+    // Of several the one that was wanted longest ago.
+    const least = shelves.reduce((found, next) => (next.times < found.times ? next : found));
+    if (times(key) < 2 || times(key) <= 2 * least.times) return false;
+    this.#clear(least.one, least.shelf);
+    return true;
   }
 
   /** Something came to its end: what was taken is made again when nothing else comes. */
