@@ -1,5 +1,6 @@
 import { access, mkdir, statfs } from "node:fs/promises";
 import { Socket } from "node:net";
+import { constants } from "node:os";
 import { join } from "node:path";
 import type { Duplex } from "node:stream";
 import { deadlineAfter } from "../../platform/deadline.ts";
@@ -56,6 +57,8 @@ export interface Prepared extends Ground {
 
 const errnoExists = 17;
 const dialMs = 5_000;
+const { EAGAIN, ENOMEM, ENFILE, EMFILE, ENOSPC, EDQUOT } = constants.errno;
+const scarce: ReadonlySet<number> = new Set([EAGAIN, ENOMEM, ENFILE, EMFILE, ENOSPC, EDQUOT]);
 const overlayMagic = 0x794c7630;
 /** Holds the range that all sandboxes of copied images have; no runtime's name begins with a dot. */
 const sharedRange = ".shared";
@@ -214,6 +217,17 @@ export class LaunchSite implements AsyncDisposable {
   }
 
   async #launchAnew(prepared: Prepared, spec: RuntimeSpec, root: LaunchSpec["root"]): Promise<RuntimeRecord> {
+    const beganMs = performance.now();
+    try {
+      return await this.#launchOnce(prepared, spec, root);
+    } catch (error) {
+      if (!lacksRoom(error) || !(await this.#stock.giveWay(beganMs))) throw error;
+      await this.#removeDir(prepared, this.directories.path(spec.runtimeId), { runtimeId: spec.runtimeId });
+      return this.#launchOnce(prepared, spec, root);
+    }
+  }
+
+  async #launchOnce(prepared: Prepared, spec: RuntimeSpec, root: LaunchSpec["root"]): Promise<RuntimeRecord> {
     using _groups = spec.slot && this.#holdGroups(prepared, spec.slot);
     const { record, launch } = await this.#planned(prepared, spec, root);
     try {
@@ -621,6 +635,12 @@ async function missingOf(paths: readonly string[]): Promise<string[]> {
 /** Where roots are copies sandboxes share their ids, and without root none is worth it. */
 function canPrepare({ rooted, shifted, ways }: Prepared): boolean {
   return rooted && shifted === undefined && !ways.rootCopied;
+}
+
+/** Whether what failed wanted what the machine has only so much of. No image can make a launch fail so. */
+function lacksRoom(error: unknown): boolean {
+  if (error instanceof LauncherFailure) return error.step === "disk" || scarce.has(error.errno ?? 0);
+  return error instanceof Unavailable;
 }
 
 async function idsFor(prepared: Prepared, runtimeId: RuntimeId, root: LaunchSpec["root"]): Promise<IdsSpec> {

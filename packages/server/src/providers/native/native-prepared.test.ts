@@ -183,6 +183,20 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
     expect((await runScript(provider.sandbox(one.runtimeId), "echo works")).output).toBe("works\n");
   });
 
+  it("none keeps from a spawn what there is only so much of", async () => {
+    await provider[Symbol.asyncDispose]();
+    const ranges = 6;
+    // The last one of all stays free.
+    provider = home.open({ prepared: 2, uidBase: 0xffff_0000 - ranges * 65_536 });
+    await provider.check(soon());
+    await spawn();
+    await prepares.until(home.dataDir, 2);
+    const sizes = Array.from({ length: ranges - 1 }, (_, index) => 97 + index);
+    for (const memoryMb of sizes) await provider.spawn({ ...specOf(), memoryMb }, soon());
+    expect(await provider.inventory(soon())).toHaveLength(ranges);
+    await expect(spawn()).rejects.toThrow("id ranges");
+  });
+
   it("one of another size is not claimed", async () => {
     await spawn();
     const waiting = await prepares.until(home.dataDir, 2);

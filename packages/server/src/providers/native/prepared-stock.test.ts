@@ -168,6 +168,21 @@ it("a shape that there are no files for any more is forgotten, and those that wa
   expect(made).toHaveLength(2);
 });
 
+it("whoever lacks room gets all that those that wait have, and none is made for a while", async () => {
+  take(shapeOf(1));
+  take(shapeOf(2));
+  await quiet();
+  const beganMs = performance.now();
+  expect(await Promise.all([stock.giveWay(beganMs), stock.giveWay(beganMs)])).toEqual([true, true]);
+  expect(discarded).toHaveLength(4);
+  expect(await stock.giveWay(performance.now() + 1)).toBe(false);
+  await quiet();
+  expect(made).toHaveLength(4);
+  await quiet();
+  await quiet();
+  expect(made).toHaveLength(8);
+});
+
 it("those that ended with the launcher are removed, and made again", async () => {
   take();
   await quiet();

@@ -50,6 +50,7 @@ export class PreparedStock implements AsyncDisposable {
   readonly #discarding = new Set<Promise<void>>();
   #making: Promise<void> | undefined;
   #timer: NodeJS.Timeout | undefined;
+  #gaveWayMs = Number.NEGATIVE_INFINITY;
   #closed = false;
 
   constructor(options: { count: number; site: PreparedSite }) {
@@ -106,6 +107,24 @@ export class PreparedStock implements AsyncDisposable {
     this.#timer = setTimeout(() => this.#refill(), waitMs);
     // What is made ahead keeps no process alive.
     this.#timer.unref();
+  }
+
+  /**
+   * Somebody lacks what they may hold: all that wait are gone then, and none is made for a while.
+   * @param sinceMs when the room was sought, by `performance.now()`.
+   * @returns whether there is more room than there was then.
+   */
+  async giveWay(sinceMs: number): Promise<boolean> {
+    await this.#making;
+    const nowMs = performance.now();
+    for (const shelf of this.#shelves.values()) {
+      shelf.pausedUntilMs = Math.max(shelf.pausedUntilMs, nowMs + pauseMs);
+      for (const waiting of shelf.waiting.splice(0)) this.#discard(waiting);
+    }
+    if (this.#discarding.size > 0) this.#gaveWayMs = nowMs;
+    this.later(pauseMs);
+    await Promise.all(this.#discarding);
+    return this.#gaveWayMs >= sinceMs;
   }
 
   /** All that wait have ended. */
