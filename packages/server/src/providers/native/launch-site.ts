@@ -551,7 +551,12 @@ export class LaunchSite implements AsyncDisposable {
   async #discardPrepared({ name, connection }: Waiting): Promise<void> {
     connection.destroy();
     const prepared = await this.#prepared?.catch(() => undefined);
-    if (prepared !== undefined) await this.discard(prepared, name as RuntimeId);
+    if (prepared === undefined) return;
+    await this.#removeOrLeave(name, async () => {
+      // What is out of sight is not gone, and nobody would look for it before the next start.
+      await this.directories.inSight();
+      await this.remove(prepared, name as RuntimeId, { once: true });
+    });
   }
 
   /** @returns undefined when there is none that fits, or it came to nothing: nothing of it is left then. */

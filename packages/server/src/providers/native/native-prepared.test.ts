@@ -239,6 +239,25 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
     expect([...again.keys()].some((found) => waiting.has(found))).toBe(false);
   });
 
+  it("those that end while the directories are out of sight are removed once these are back", async () => {
+    await spawn();
+    const waiting = await prepares.until(home.dataDir, 2);
+    const runtimes = join(home.dataDir, "runtimes");
+    await rename(runtimes, `${runtimes}.away`);
+    const [launcher] = await launcherHere();
+    process.kill(launcher ?? 0, "SIGKILL");
+    for (const pid of waiting.keys())
+      await expect.poll(() => existsSync(`/proc/${pid}/stat`), { timeout: 5_000 }).toBe(false);
+    await expect(spawn()).rejects.toThrow("not there any more");
+    await rename(`${runtimes}.away`, runtimes);
+    const left = async () => {
+      await provider.inventory(soon());
+      const there = await preparedIn(home.dataDir);
+      return [...waiting.keys()].filter((pid) => there.has(pid));
+    };
+    await expect.poll(left, { timeout: 10_000 }).toEqual([]);
+  });
+
   it.each(["the first process", "the one that made it"])(
     "one of which %s was killed while it waited is no failed spawn",
     async (which) => {
