@@ -1,3 +1,4 @@
+import { TurnsByName } from "../../platform/turns-by-name.ts";
 import { Conflict, Unavailable } from "../../ports/errors.ts";
 import type { ExecId, Ids } from "../../ports/ids.ts";
 import type { CallOptions, ExecOperations } from "../../ports/sandbox-operations.ts";
@@ -18,7 +19,7 @@ export class StdinWriter {
   readonly #follower: Pick<ExecFollower, "leaveInput">;
   readonly #overBreaks: OverBreaks;
   /** What is written without a name goes in order, each behind what was asked for before. */
-  readonly #last = new Map<string, Promise<void>>();
+  readonly #turns = new TurnsByName();
   /** Calls under way that go on with a named input. */
   readonly #named = new Map<object, string>();
 
@@ -55,7 +56,7 @@ export class StdinWriter {
         );
       return { taken };
     }
-    await this.#inTurn(`${target.row.id} ${execId}`, options.signal, async () => {
+    const writeAll = async () => {
       // All of it has one name, under which it goes on: names are remembered in a limited number.
       const shared = { ...options, input: `post-${execId}`, offset: "end" as const };
       if ((await this.#writeFrom(target, execId, data, shared)) !== undefined) return;
@@ -63,7 +64,8 @@ export class StdinWriter {
       await this.#overBreaks.perform(target, options, (execs, again) =>
         execs.writeStdin(execId, data, { ...options, input: single, again }),
       );
-    });
+    };
+    await this.#turns.run(`${target.row.id} ${execId}`, writeAll, options);
     return {};
   }
 
@@ -102,36 +104,8 @@ export class StdinWriter {
       return Math.max(taken, from + data.length);
     });
   }
-
-  async #inTurn(key: string, signal: AbortSignal, write: () => Promise<void>): Promise<void> {
-    const before = this.#last.get(key);
-    const done = Promise.withResolvers<void>();
-    const own = (before ?? Promise.resolve()).then(() => done.promise);
-    this.#last.set(key, own);
-    try {
-      await unlessAborted(before, signal);
-      await write();
-    } finally {
-      done.resolve();
-      if (this.#last.get(key) === own) this.#last.delete(key);
-    }
-  }
 }
 
 function namedKey(sandboxId: string, execId: ExecId, input: string): string {
   return `${sandboxId} ${execId} ${input}`;
-}
-
-/** @throws the signal's reason. */
-async function unlessAborted(before: Promise<void> | undefined, signal: AbortSignal): Promise<void> {
-  signal.throwIfAborted();
-  if (before === undefined) return;
-  const aborted = Promise.withResolvers<never>();
-  const onAbort = () => aborted.reject(signal.reason);
-  signal.addEventListener("abort", onAbort, { once: true });
-  try {
-    await Promise.race([before, aborted.promise]);
-  } finally {
-    signal.removeEventListener("abort", onAbort);
-  }
 }

@@ -1,4 +1,5 @@
 import { hash } from "node:crypto";
+import { setImmediate } from "node:timers/promises";
 import { expect, test, vi } from "vitest";
 import type { KeyRow, KeyStore } from "../../ports/key-store.ts";
 import { FakeClock } from "../testing/fake-clock.ts";
@@ -117,6 +118,27 @@ test("of two that are made with one name at once, one is", async () => {
     ring.create({ name: "ci" }, "boss"),
   ]);
   expect(made.map(({ status }) => status).sort()).toEqual(["fulfilled", "rejected"]);
+});
+
+test("a key that is revoked while it is being made is not accepted, now or after a restart", async () => {
+  const store = new MemoryKeys();
+  const written = Promise.withResolvers<void>();
+  const create = store.create.bind(store);
+  store.create = async (row) => {
+    const done = await create(row);
+    await written.promise;
+    return done;
+  };
+  const { ring } = await open({}, store);
+  const making = ring.create({ name: "ci" }, "boss");
+  const revoked = ring.revoke("ci", "other");
+  await setImmediate();
+  written.resolve();
+  const { key } = await making;
+  await revoked;
+  expect(ring.principalOf(key)).toBeUndefined();
+  expect(ring.list().map(({ name }) => name)).not.toContain("ci");
+  expect((await open({}, store)).ring.principalOf(key)).toBeUndefined();
 });
 
 test("a key that cannot be written down is not accepted; one whose end cannot be is not either, until a restart", async () => {

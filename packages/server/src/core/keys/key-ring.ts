@@ -9,6 +9,7 @@ import {
   reservedKeyNames,
 } from "@alcove/wire";
 import type { Logger } from "../../platform/logger.ts";
+import { TurnsByName } from "../../platform/turns-by-name.ts";
 import type { Clock, Timer } from "../../ports/clock.ts";
 import { BadRequest, Conflict, NotFound, ResourceLimit, Unavailable } from "../../ports/errors.ts";
 import type { EventSink } from "../../ports/event-sink.ts";
@@ -81,6 +82,11 @@ export class KeyRing implements AsyncDisposable {
   readonly #onChange: (() => void)[] = [];
   #configured: readonly KnownKey[] = [];
   readonly #stored = new Map<string, KnownKey>();
+  /**
+   * Makes and revokes keys of one name one after the other: of both at once the store could have the one and memory the other, and a
+   * key that was revoked would be accepted until the next start.
+   */
+  readonly #changes = new TurnsByName();
   #byName = new Map<string, KnownKey>();
   #bySlot = new Map<string, KnownKey>();
   readonly #used = new Map<string, Date>();
@@ -208,7 +214,6 @@ export class KeyRing implements AsyncDisposable {
       );
     if (reservedKeyNames.includes(name))
       throw new Conflict(`the name "${name}" stands for something else in logs; choose another`);
-    if (this.#byName.has(name)) throw taken(name);
     const ownerId = parseOwnerId(input.ownerId);
     if (input.ownerId !== undefined && ownerId === "")
       throw new BadRequest("owner_id is empty; leave it out for a key that is bound to nobody");
@@ -217,6 +222,16 @@ export class KeyRing implements AsyncDisposable {
       throw new BadRequest(
         `a key bound to an owner cannot administer; leave out owner_id, or the scope admin`,
       );
+    const given = keyScopes.filter((scope) => scopes.includes(scope));
+    return this.#changes.run(name, () => this.#make({ name, ownerId, scopes: given, ttlMs }, actor));
+  }
+
+  async #make(
+    wanted: { name: string; ownerId: string; scopes: readonly KeyScope[]; ttlMs: number | undefined },
+    actor: string,
+  ): Promise<{ key: string; view: KeyView }> {
+    const { name, ownerId, scopes, ttlMs } = wanted;
+    if (this.#byName.has(name)) throw taken(name);
     if (this.#stored.size >= mostKeys)
       throw new ResourceLimit(`this service keeps ${mostKeys} keys; revoke one that is not used`);
     const createdAt = this.#clock.now();
@@ -225,7 +240,7 @@ export class KeyRing implements AsyncDisposable {
       name,
       hash: sha256(key),
       ownerId,
-      scopes: keyScopes.filter((scope) => scopes.includes(scope)),
+      scopes,
       createdAt,
       expiresAt: ttlMs === undefined ? null : new Date(createdAt.getTime() + ttlMs),
       lastUsedAt: null,
@@ -245,7 +260,11 @@ export class KeyRing implements AsyncDisposable {
    * @throws NotFound; Conflict for one of the configuration, which stays, also when a made one of its name is gone now;
    * Unavailable when it is not accepted by this run of the service alone, because that could not be written down.
    */
-  async revoke(name: string, actor: string): Promise<void> {
+  revoke(name: string, actor: string): Promise<void> {
+    return this.#changes.run(name, () => this.#remove(name, actor));
+  }
+
+  async #remove(name: string, actor: string): Promise<void> {
     const stays = this.#configured.some((known) => known.name === name);
     const removed = await this.#store.remove(name).catch((cause: unknown) => {
       if (!this.#forget(name, actor)) throw cause;
