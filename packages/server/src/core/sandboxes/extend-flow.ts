@@ -1,5 +1,8 @@
+import { setImmediate } from "node:timers/promises";
 import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import { SharedNext } from "../../platform/shared-next.ts";
+import { TurnsByName } from "../../platform/turns-by-name.ts";
 import { type CallOptions, Conflict, RuntimeGone, type SandboxRow, Unavailable } from "../../ports/index.ts";
 import { callDeadlineMs, expiresInMs, type SandboxContext } from "./context.ts";
 import {
@@ -18,11 +21,15 @@ const extendableStates = ["running", "unhealthy"] as const;
 
 /**
  * Moves expiries. The store is the truth: a sandbox that cannot be told now is told at the next reconciliation, long
- * before its own switch fires.
+ * before its own switch fires. Extensions of one sandbox wait for one another, and share what tells it of them: thousands that
+ * each looked whether they may, and told it what the last one came to, would cost the square of their number.
  */
 export class ExtendFlow {
   readonly #context: SandboxContext;
   readonly #recover: RecoverFlow;
+  /** By sandbox. */
+  readonly #moves = new TurnsByName();
+  readonly #tells = new SharedNext<void>();
 
   constructor(context: SandboxContext, recover: RecoverFlow) {
     this.#context = context;
@@ -36,17 +43,10 @@ export class ExtendFlow {
    */
   async extend(id: string, ttlMs: number, options: CallOptions): Promise<SandboxRow> {
     const { live, limits, logger } = this.#context;
-    let entry = live.get(id);
+    const entry = live.get(id);
     if (entry === undefined) throw await this.#missing(id);
     const lifeMs = checkTtl(ttlMs, limits.current(entry.row.ownerId));
-    while (entry?.work?.kind === "other") {
-      await live.finished(entry.work, options.signal);
-      entry = live.get(id);
-    }
-    if (entry === undefined) throw sandboxNotFound(id);
-    if (entry.work !== undefined) throw notExtendable(entry.row, entry.work.kind);
-    const held = entry;
-    await live.work(held, "other", () => this.#moveExpiry(held, lifeMs));
+    const held = await this.#moves.run(id, () => this.#moveInTurn(id, lifeMs, options), options);
     const { row } = held;
     logSandbox(
       logger,
@@ -56,6 +56,23 @@ export class ExtendFlow {
     );
     await Promise.all([this.#tell(held, options), this.#context.beforeAnswered?.()]);
     return row;
+  }
+
+  async #moveInTurn(id: string, lifeMs: number, { signal }: CallOptions): Promise<LiveSandbox> {
+    const { live } = this.#context;
+    // Whoever waited for the extension before to be done, such as a destroy, comes first.
+    await setImmediate();
+    let entry = live.get(id);
+    while (entry?.work?.kind === "other") {
+      await live.finished(entry.work, signal);
+      entry = live.get(id);
+    }
+    signal.throwIfAborted();
+    if (entry === undefined) throw sandboxNotFound(id);
+    if (entry.work !== undefined) throw notExtendable(entry.row, entry.work.kind);
+    const held = entry;
+    await live.work(held, "other", () => this.#moveExpiry(held, lifeMs));
+    return held;
   }
 
   /** Why a sandbox is not in memory. */
@@ -91,19 +108,27 @@ export class ExtendFlow {
     expiry.set(moved.id, moved.expiresAt);
   }
 
+  /** Resolves when it was told of its expiry as it is now, or of a later one, and once its caller waits no longer. */
   async #tell(entry: LiveSandbox, options: CallOptions): Promise<void> {
-    if (entry.operations === undefined) return;
     using deadline = deadlineAfter(callDeadlineMs, options.signal);
+    const told = this.#tells.run(entry, () => this.#tellNow(entry));
     try {
-      let told: Date;
-      do {
-        const { expiresAt } = entry.row;
-        const lifeMs = expiresInMs(entry.row, this.#context);
-        await abortable(entry.operations.setExpiry(lifeMs, deadline), deadline.signal);
-        await this.#wasTold(entry, { expiresAt, lifeMs });
-        told = expiresAt;
-        // What a later extension told may have arrived before this.
-      } while (entry.operations !== undefined && entry.row.expiresAt.getTime() !== told.getTime());
+      await abortable(told, deadline.signal);
+    } catch (error) {
+      // Whoever tells it says what becomes of that.
+      if (!deadline.signal.aborted) throw error;
+    }
+  }
+
+  /** @throws RuntimeGone when it turns out to have ended. */
+  async #tellNow(entry: LiveSandbox): Promise<void> {
+    if (entry.operations === undefined) return;
+    using deadline = deadlineAfter(callDeadlineMs);
+    try {
+      const { expiresAt } = entry.row;
+      const lifeMs = expiresInMs(entry.row, this.#context);
+      await abortable(entry.operations.setExpiry(lifeMs, deadline), deadline.signal);
+      await this.#wasTold(entry, { expiresAt, lifeMs });
     } catch (error) {
       if (error instanceof RuntimeGone) {
         await this.#recover.suspected(entry, error.message);

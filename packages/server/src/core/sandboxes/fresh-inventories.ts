@@ -1,5 +1,6 @@
 import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import { SharedNext } from "../../platform/shared-next.ts";
 import type { InventoryEntry, RuntimeId, RuntimeProvider } from "../../ports/index.ts";
 import { callDeadlineMs } from "./context.ts";
 
@@ -10,8 +11,7 @@ type States = ReadonlyMap<RuntimeId, InventoryEntry["state"]>;
  * shares the next, so that a thousand sandboxes that end at once cost two.
  */
 export class FreshInventories {
-  readonly #current = new Map<RuntimeProvider, Promise<States>>();
-  readonly #next = new Map<RuntimeProvider, Promise<States>>();
+  readonly #looks = new SharedNext<States>();
   readonly #signal: AbortSignal;
 
   /** @param options.signal ends every wait for one. */
@@ -24,22 +24,8 @@ export class FreshInventories {
     provider: RuntimeProvider,
     runtimeId: RuntimeId,
   ): Promise<InventoryEntry["state"] | undefined> {
-    const states = await (this.#next.get(provider) ?? this.#queue(provider));
+    const states = await this.#looks.run(provider, () => takeInventory(provider, this.#signal));
     return states.get(runtimeId);
-  }
-
-  #queue(provider: RuntimeProvider): Promise<States> {
-    const before = this.#current.get(provider)?.catch(() => undefined) ?? Promise.resolve();
-    const next = before.then(() => {
-      this.#next.delete(provider);
-      const current = takeInventory(provider, this.#signal).finally(() => {
-        if (this.#current.get(provider) === current) this.#current.delete(provider);
-      });
-      this.#current.set(provider, current);
-      return current;
-    });
-    this.#next.set(provider, next);
-    return next;
   }
 }
 

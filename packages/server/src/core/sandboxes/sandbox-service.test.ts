@@ -21,6 +21,7 @@ import { AnswerBudget } from "../answers/answer-budget.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { forever, Harness } from "../testing/harness.ts";
 import { hang, ScriptedProvider } from "../testing/scripted-provider.ts";
+import { LiveSandboxes } from "./live-sandboxes.ts";
 import type { SpawnInput } from "./sandbox-service.ts";
 
 let store: SqliteStore;
@@ -741,12 +742,53 @@ describe("extensions of one sandbox at once", () => {
     };
     const shorter = h.service.extend(row.id, 60_000, { signal: forever });
     await settle();
-    const longer = await h.service.extend(row.id, 7_200_000, { signal: forever });
+    const longer = h.service.extend(row.id, 7_200_000, { signal: forever });
+    await settle();
+    // What is slow to be told keeps no row from moving.
+    const { expiresAt } = await h.service.get(row.id);
+    expect(expiresAt.getTime()).toBe(h.clock.now().getTime() + 7_200_000);
     slow.resolve();
     await shorter;
-    expect((await h.service.get(row.id)).expiresAt).toEqual(longer.expiresAt);
+    expect(await longer).toMatchObject({ expiresAt });
+    expect((await h.service.get(row.id)).expiresAt).toEqual(expiresAt);
     expect(h.provider.backend.runtimes.get(row.runtimeId)?.expiresInMs).toBe(7_200_000 + 300_000);
-    expect(tellings).toBe(3);
+    expect(tellings).toBe(2);
+  });
+
+  it("cost what they are many, and not the square of it", async () => {
+    const h = await harness();
+    const row = await h.spawn();
+    let tellings = 0;
+    h.provider.hook = async (step) => {
+      if (step === "set_expiry") tellings++;
+    };
+    const waits = vi.spyOn(LiveSandboxes.prototype, "finished");
+    const extend = (_: unknown, index: number) =>
+      h.service.extend(row.id, 60_000 + index, { signal: forever });
+    const extended = await Promise.all(Array.from({ length: 200 }, extend));
+    expect(waits.mock.calls.length).toBeLessThan(1_000);
+    waits.mockRestore();
+    expect(tellings).toBeLessThan(1_000);
+    const nowMs = h.clock.now().getTime();
+    expect(extended.map(({ expiresAt }) => expiresAt.getTime() - nowMs)).toEqual(
+      extended.map((_, index) => 60_000 + index),
+    );
+    expect(h.provider.backend.runtimes.get(row.runtimeId)?.expiresInMs).toBe(60_199 + 300_000);
+  });
+
+  it("are overtaken by a destroy, which does not wait for all of them", async () => {
+    const h = await harness();
+    const row = await h.spawn();
+    let moved = 0;
+    const extend = () =>
+      h.service.extend(row.id, 60_000, { signal: forever }).then(
+        () => moved++,
+        (error: unknown) => error,
+      );
+    const extended = Array.from({ length: 200 }, extend);
+    await h.service.destroy(row.id, { signal: forever });
+    await Promise.all(extended);
+    expect(moved).toBeLessThan(20);
   });
 });
 

@@ -1,5 +1,5 @@
-import { ignoreOutcome } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import { SharedNext } from "../../platform/shared-next.ts";
 import type { CallOptions, RuntimeStats } from "../../ports/index.ts";
 
 /**
@@ -9,8 +9,7 @@ import type { CallOptions, RuntimeStats } from "../../ports/index.ts";
  */
 export class SharedFigures {
   readonly #deadlineMs: number;
-  readonly #current = new Map<string, Promise<RuntimeStats>>();
-  readonly #next = new Map<string, Promise<RuntimeStats>>();
+  readonly #looks = new SharedNext<RuntimeStats>();
 
   /** @param options.deadlineMs for each look, however long those wait who share it. */
   constructor(options: { deadlineMs: number }) {
@@ -19,25 +18,9 @@ export class SharedFigures {
 
   /** @throws what `look` throws; DeadlineExceeded. */
   of(sandboxId: string, look: (options: CallOptions) => Promise<RuntimeStats>): Promise<RuntimeStats> {
-    return this.#next.get(sandboxId) ?? this.#queue(sandboxId, look);
-  }
-
-  #queue(sandboxId: string, look: (options: CallOptions) => Promise<RuntimeStats>): Promise<RuntimeStats> {
-    const before = this.#current.get(sandboxId)?.catch(ignoreOutcome) ?? Promise.resolve();
-    const next = before.then(() => {
-      this.#next.delete(sandboxId);
-      const current = this.#look(look).finally(() => {
-        if (this.#current.get(sandboxId) === current) this.#current.delete(sandboxId);
-      });
-      this.#current.set(sandboxId, current);
-      return current;
+    return this.#looks.run(sandboxId, async () => {
+      using deadline = deadlineAfter(this.#deadlineMs);
+      return await look(deadline);
     });
-    this.#next.set(sandboxId, next);
-    return next;
-  }
-
-  async #look(look: (options: CallOptions) => Promise<RuntimeStats>): Promise<RuntimeStats> {
-    using deadline = deadlineAfter(this.#deadlineMs);
-    return await look(deadline);
   }
 }
