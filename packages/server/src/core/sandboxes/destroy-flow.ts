@@ -83,7 +83,7 @@ export class DestroyFlow {
       const work = live.workOn(id);
       const entry = live.get(id);
       if (work?.kind === "destroy") {
-        await abortable(work.done, options.signal);
+        await abortable(work.done, options.signal).finally(() => live.turn());
         return true;
       }
       if (work !== undefined) {

@@ -1,4 +1,3 @@
-import { setImmediate } from "node:timers/promises";
 import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import { SharedNext } from "../../platform/shared-next.ts";
@@ -61,7 +60,7 @@ export class ExtendFlow {
   async #moveInTurn(id: string, lifeMs: number, { signal }: CallOptions): Promise<LiveSandbox> {
     const { live } = this.#context;
     // Whoever waited for the extension before to be done, such as a destroy, comes first.
-    await setImmediate();
+    await live.turn();
     let entry = live.get(id);
     while (entry?.work?.kind === "other") {
       await live.finished(entry.work, signal);

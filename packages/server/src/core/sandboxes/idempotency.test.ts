@@ -79,6 +79,20 @@ test("more than a thousand do not wait for one spawn", async () => {
   expect((await Promise.all(all)).filter(({ replayed }) => !replayed)).toHaveLength(1);
 });
 
+test("of those who wait for many spawns that end at once, some are told in a turn", async () => {
+  const { spawns } = unclaimed();
+  const begin = Promise.withResolvers<SandboxRow>();
+  let told = 0;
+  const all = Array.from({ length: 400 }, (_, index) =>
+    spawns.run({ ...wanted(), key: `k-${index % 20}` }, () => begin.promise).then(() => told++),
+  );
+  await setImmediate();
+  begin.resolve(made);
+  await setImmediate();
+  expect(told).toBeLessThanOrEqual(20 + 2 * 64);
+  await Promise.all(all);
+});
+
 test("whoever leaves while it waits is passed over", async () => {
   const { spawns } = unclaimed();
   const begin = Promise.withResolvers<SandboxRow>();

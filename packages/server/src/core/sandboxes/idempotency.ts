@@ -1,5 +1,6 @@
 import { createHash } from "node:crypto";
 import { setImmediate } from "node:timers/promises";
+import { ToldInTurns } from "../../platform/told-in-turns.ts";
 import { BadRequest, Conflict, type SandboxId, type SandboxRow, Unavailable } from "../../ports/index.ts";
 import type { SandboxContext } from "./context.ts";
 import { mostJoined } from "./named-spawns.ts";
@@ -9,9 +10,6 @@ import type { SpawnInput } from "./spawn-plan.ts";
 export const keyRememberedMs = 24 * 3_600_000;
 /** Longest key, characters. */
 export const longestKey = 255;
-
-/** How many of those that waited for one spawn are told of it in one turn of the event loop: each is then answered. */
-const toldPerTurn = 64;
 
 /** What a spawn claims together with its reservation. */
 export interface SpawnClaim {
@@ -50,6 +48,7 @@ interface Line {
 export class IdempotentSpawns {
   readonly #context: Pick<SandboxContext, "store" | "clock" | "logger">;
   readonly #inFlight = new Map<string, Line>();
+  readonly #turns = new ToldInTurns();
 
   constructor(context: Pick<SandboxContext, "store" | "clock" | "logger">) {
     this.#context = context;
@@ -78,7 +77,8 @@ export class IdempotentSpawns {
           ? await this.#spawn(request, spawn)
           : { sandbox: await this.#made(request, held), replayed: true };
       this.#inFlight.delete(name);
-      void tell(line, outcome.sandbox);
+      const { sandbox } = outcome;
+      this.#turns.tell(Array.from(line.followers, ({ made }) => made.bind(undefined, sandbox)));
       return outcome;
     } catch (error) {
       void this.#passOn(name, line);
@@ -172,16 +172,6 @@ function follow(
     signal.addEventListener("abort", onAbort, { once: true });
     followers.add(follower);
   });
-}
-
-/** Nobody joins the line any more. */
-async function tell({ followers }: Line, sandbox: SandboxRow): Promise<void> {
-  let told = 0;
-  for (const follower of followers) {
-    follower.made(sandbox);
-    told += 1;
-    if (told % toldPerTurn === 0) await setImmediate();
-  }
 }
 
 /** Tells two requests with one key apart: by what they mean, not by how they were written. */

@@ -1,6 +1,7 @@
 import type { SandboxEnding } from "@alcove/wire";
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { ToldInTurns } from "../../platform/told-in-turns.ts";
 import type {
   Clock,
   InventoryEntry,
@@ -131,6 +132,7 @@ export class LiveSandboxes {
   readonly #byRuntime = new Map<RuntimeId, Entry>();
   readonly #reserving = new Map<string, { work: Work & { kind: "reserving" }; ownerId: string }>();
   readonly #listeners = new Set<SandboxListener>();
+  readonly #turns = new ToldInTurns();
   readonly #logger: Logger;
   readonly #clock: Pick<Clock, "now">;
 
@@ -221,13 +223,24 @@ export class LiveSandboxes {
    * for the next work to be done leaves the machine its time for what that work needs.
    */
   async finished(work: Work, signal?: AbortSignal): Promise<void> {
-    await turnAfter(work.done.catch(ignoreOutcome), signal);
+    await this.#turnAfter(work.done.catch(ignoreOutcome), signal);
   }
 
   /** As `finished`, and of a destroy only until the name is free: a runtime may wait long for its end. */
   async nameFreed(work: Work, signal: AbortSignal): Promise<void> {
-    if (work.kind === "destroy") await turnAfter(work.nameFree, signal);
+    if (work.kind === "destroy") await this.#turnAfter(work.nameFree, signal);
     else await this.finished(work, signal);
+  }
+
+  async #turnAfter(done: Promise<void>, signal?: AbortSignal): Promise<void> {
+    await (signal === undefined ? done : abortable(done, signal));
+    await this.turn();
+  }
+
+  /** A later turn of the event loop, behind those who have waited for work to be done: of thousands some go on in one turn. */
+  async turn(): Promise<void> {
+    await new Promise<void>((resolve) => setImmediate(resolve));
+    await new Promise<void>((resolve) => this.#turns.tell([resolve]));
   }
 
   all(): LiveSandbox[] {
@@ -301,11 +314,6 @@ export class LiveSandboxes {
     if (!hasTimeLeft(entry, this.#clock.now())) throw hasExpired(row);
     return { row, operations, provider };
   }
-}
-
-async function turnAfter(done: Promise<void>, signal?: AbortSignal): Promise<void> {
-  await (signal === undefined ? done : abortable(done, signal));
-  await new Promise<void>((resolve) => setImmediate(resolve));
 }
 
 /** Whether its time has not come, as far as that is known. */

@@ -1,4 +1,5 @@
 import { CallerGone } from "../../platform/deadline.ts";
+import { ToldInTurns } from "../../platform/told-in-turns.ts";
 import { type Clock, ResourceLimit, Unavailable } from "../../ports/index.ts";
 import { NameTaken } from "../scheduling/admission.ts";
 
@@ -21,6 +22,7 @@ export class NamedSpawns {
   readonly #clock: Pick<Clock, "monotonicMs">;
   /** Of each name that is being spawned, those that wait. */
   readonly #lines = new Map<string, Set<Joined>>();
+  readonly #turns = new ToldInTurns();
 
   constructor({ clock }: { clock: Pick<Clock, "monotonicMs"> }) {
     this.#clock = clock;
@@ -97,7 +99,7 @@ export class NamedSpawns {
   #leave(key: string): void {
     const line = this.#lines.get(key);
     this.#lines.delete(key);
-    for (const joined of [...(line ?? [])]) joined.lookAgain();
+    this.#turns.tell([...(line ?? [])].map(({ lookAgain }) => lookAgain));
   }
 
   /** @param options.waitedInQueue what the next has waited counts as its own time in the queue: places are not waited for twice. */
