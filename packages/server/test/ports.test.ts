@@ -1,3 +1,4 @@
+import { hash } from "node:crypto";
 import { once } from "node:events";
 import http from "node:http";
 import net from "node:net";
@@ -13,6 +14,7 @@ import { mockProvider } from "./support/providers.ts";
 import { startTestServer, type TestServer } from "./support/test-server.ts";
 
 const key = { "x-api-key": "admin-key" };
+const webSocketGuid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 describe("ports by path", () => {
   const ports = new TestPorts();
@@ -314,6 +316,41 @@ describe("ports by path", () => {
     const cut = expect(response.toArray()).rejects.toThrow("aborted");
     await api.call("DELETE", "/api/v1/admin/keys/brief");
     await cut;
+  });
+
+  test.each([
+    ["a tunnel", () => tunnelOf(id, 3000)],
+    ["a WebSocket by path", () => socketAt(at("/ws"), key)],
+  ])("of what nobody takes little is read ahead: %s", async (what, connect) => {
+    using _program = await ports.listen(
+      3000,
+      what === "a tunnel"
+        ? net.createServer((socket) => socket.pause())
+        : http.createServer().on("upgrade", (request, socket) => {
+            const accept = hash("sha1", `${request.headers["sec-websocket-key"]}${webSocketGuid}`, "base64");
+            const head = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n";
+            socket.pause().write(`${head}Sec-WebSocket-Accept: ${accept}\r\n\r\n`);
+          }),
+    );
+    const accepted = once(server.app.server, "connection");
+    const socket = connect();
+    const [connection]: net.Socket[] = await accepted;
+    await once(socket, "open");
+    const data = Buffer.alloc(60_000);
+    for (let sent = 0; sent < 16_777_216; sent += data.length) socket.send(data);
+    // What the client cannot get rid of is what nobody takes.
+    let before = -1;
+    let quiet = 0;
+    await eventually(() => {
+      quiet = socket.bufferedAmount === before ? quiet + 1 : 0;
+      before = socket.bufferedAmount;
+      return quiet === 10 ? true : undefined;
+    });
+    expect(before).toBeGreaterThan(0);
+    expect(connection?.readableLength).toBeLessThanOrEqual(81_920);
+    // Of a connection that is not read its end is not seen before the next ping.
+    socket.terminate();
+    connection?.destroy();
   });
 
   describe("tunnels", () => {

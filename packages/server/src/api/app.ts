@@ -24,6 +24,7 @@ import { anybody, localUser } from "../core/keys/principal.ts";
 import { ShuttingDown } from "../platform/deadline.ts";
 import { FairTurns } from "../platform/fair-turns.ts";
 import type { Logger } from "../platform/logger.ts";
+import { setReadAhead } from "../platform/read-ahead.ts";
 import { ReadTurns } from "../platform/read-turns.ts";
 import { withinRequest } from "../platform/request-scope.ts";
 import type { Clock } from "../ports/clock.ts";
@@ -81,6 +82,13 @@ import { validatorCompiler } from "./validation.ts";
 
 const prefix = "/api/v1";
 const keepAliveMs = 75_000;
+/** Of a body that somebody reads soon: fewer reads make uploads a quarter slower. */
+const bodyAheadBytes = 262_144;
+/**
+ * Of a connection that speaks another protocol, for which nobody may ask for as long as a program does not read: one read, whatever
+ * it brings. Nobody counts it, and there may be thousands.
+ */
+const upgradedAheadBytes = 16_384;
 const headersDeadlineMs = 60_000;
 
 /**
@@ -138,7 +146,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       keepAliveTimeout: keepAliveMs,
       // Uploads may take as long as they take; only the head of a request has a deadline.
       requestTimeout: 0,
-      highWaterMark: 262_144,
+      highWaterMark: bodyAheadBytes,
       IncomingMessage: JoinedRequest,
       headersTimeout: headersDeadlineMs,
       maxHeaderSize,
@@ -373,6 +381,7 @@ function serverFor(
   });
   server.on("upgrade", (request: IncomingMessage, socket: Duplex, first: Buffer) => {
     lanes.leave(request.socket);
+    setReadAhead(request.socket, upgradedAheadBytes);
     // Node tells an answer on such a connection no more that there is room in it again.
     socket.on("drain", () => (socket as Answering)._httpMessage?.emit("drain"));
     // Where the request has a body of its own, the parser goes on.
