@@ -171,6 +171,17 @@ describe("LogCheckpoints", () => {
     }
   });
 
+  it("keeps the process alive for a commit that waits for its round", async () => {
+    const index = JSON.stringify(fileURLToPath(new URL("./index.ts", import.meta.url)));
+    const program = `
+      const { SqliteStore } = await import(${index});
+      const store = await SqliteStore.open({ path: process.argv[1] });
+      store.checkpoints({ logger: { warn: console.log, info: console.log } });
+      for (let n = 0; n < 40; n++) await store.changeSetting("n" + n, "x".repeat(1 << 20));`;
+    const child = spawn(process.execPath, ["--input-type=module", "-e", program, file], { stdio: "inherit" });
+    expect(await once(child, "exit")).toEqual([0, null]);
+  });
+
   it("tells the store of damage that the thread has met", async () => {
     const { lines, logger } = logged();
     await using store = await SqliteStore.open({ path: file });

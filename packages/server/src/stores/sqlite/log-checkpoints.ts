@@ -141,7 +141,10 @@ export class LogCheckpoints implements AsyncDisposable {
     const { promise, resolve } = Promise.withResolvers<Round | undefined>();
     this.#answered = resolve;
     this.#worker.postMessage("checkpoint");
+    // Commits may wait for it, which nothing else might keep the process alive for.
+    this.#worker.ref();
     const round = await promise;
+    this.#worker.unref();
     if (round === undefined) return undefined;
     if (!("error" in round)) {
       this.#tell(undefined);
