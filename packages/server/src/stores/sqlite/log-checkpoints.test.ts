@@ -153,6 +153,26 @@ describe("LogCheckpoints", () => {
     renameSync(`${file}.away`, file);
   });
 
+  it("bounds the log again when a long reader has ended", async () => {
+    await using store = await SqliteStore.open({ path: file });
+    await using checkpoints = store.checkpoints(logged());
+    const write = (n: number) => store.changeSetting(`n${n % 20}`, "x".repeat(mebibyte));
+    {
+      using reader = new DatabaseSync(file);
+      reader.exec("BEGIN");
+      reader.prepare("SELECT count(*) FROM settings").get();
+      for (let n = 0; n < 110; n++) await write(n);
+      expect(logBytes()).toBeGreaterThan(105 * mebibyte);
+    }
+    await checkpoints.settle();
+    let longest = 0;
+    for (let n = 0; n < 120; n++) {
+      await write(n);
+      longest = Math.max(longest, logBytes());
+    }
+    expect(longest).toBeLessThan(70 * mebibyte);
+  });
+
   it("goes on when the log cannot be looked at", async () => {
     await using store = await SqliteStore.open({ path: file });
     await using checkpoints = store.checkpoints(logged());
@@ -178,7 +198,10 @@ describe("LogCheckpoints", () => {
       const store = await SqliteStore.open({ path: process.argv[1] });
       store.checkpoints({ logger: { warn: console.log, info: console.log } });
       for (let n = 0; n < 40; n++) await store.changeSetting("n" + n, "x".repeat(1 << 20));`;
-    const child = spawn(process.execPath, ["--input-type=module", "-e", program, file], { stdio: "inherit" });
+    const child = spawn(process.execPath, ["--input-type=module", "-e", program, file], {
+      timeout: 15_000,
+      stdio: "inherit",
+    });
     expect(await once(child, "exit")).toEqual([0, null]);
   });
 

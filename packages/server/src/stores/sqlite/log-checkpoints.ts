@@ -124,7 +124,9 @@ export class LogCheckpoints implements AsyncDisposable {
 
   async #rounds(): Promise<void> {
     this.#more = false;
-    await this.#round();
+    const first = await this.#round();
+    // Whoever read what was before has ended.
+    if (first?.left === 0) this.#holdAboveBytes = mostLogBytes;
     const bytes = this.#logBytes();
     if (bytes <= this.#holdAboveBytes) return;
     // The most was brought over while others wrote; what came meanwhile is little, and they wait for that.
