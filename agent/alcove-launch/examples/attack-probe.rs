@@ -2,7 +2,7 @@
 //! and prints one line for each attempt: its name, then `refused <errno>`, `allowed` or `killed <signal>`.
 
 use std::ffi::CString;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 
 type Attempt = (&'static str, fn() -> libc::c_long);
@@ -611,6 +611,32 @@ fn keep_lists(names: usize) -> usize {
     })
 }
 
+/// Another thread ends while it is traced by a process that does not want to know, and stays in the list of threads, without a file.
+fn leave_ended_thread() {
+    let (mut near, mut far) = std::os::unix::net::UnixStream::pair().expect("sockets");
+    // SAFETY: plain numbers.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::MAX, 0, 0, 0) };
+    // SAFETY: single-threaded as yet; the child makes few calls.
+    if unsafe { libc::fork() } == 0 {
+        let mut thread = [0; 4];
+        far.read_exact(&mut thread).expect("a thread");
+        assert_eq!(trace(i32::from_ne_bytes(thread) as usize), 0);
+        far.write_all(&[1]).expect("told");
+        loop {
+            std::thread::sleep(std::time::Duration::from_secs(60));
+        }
+    }
+    std::thread::spawn(move || {
+        // Behind the one that has the files.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::thread::spawn(move || {
+            near.write_all(&(call(libc::SYS_gettid, [0; 5]) as i32).to_ne_bytes()).expect("told");
+            near.read_exact(&mut [0]).expect("an answer");
+            call(libc::SYS_exit, [0; 5]);
+        });
+    });
+}
+
 /// Takes what it can get of something, and says how much that was.
 fn take(what: &str, number: usize) -> usize {
     match what {
@@ -653,6 +679,7 @@ fn main() {
             println!("{}", take(what, number));
             std::thread::sleep(hold);
         };
+        let what = what.strip_prefix("ended-").inspect(|_| leave_ended_thread()).unwrap_or(&what).to_owned();
         let Some(what) = what.strip_prefix("thread-").map(str::to_owned) else {
             return take_and_hold(&what);
         };

@@ -1,4 +1,4 @@
-import { open } from "node:fs/promises";
+import { open, readdir } from "node:fs/promises";
 import { setTimeout as after } from "node:timers/promises";
 import { shuffled } from "../../platform/shuffled.ts";
 import { fileKey } from "./lock-table.ts";
@@ -38,13 +38,24 @@ async function readMappings(
   for (const pid of shuffled(pids)) {
     if (room.bytes <= 0 || performance.now() > until) break;
     read++;
-    await readProcess(pid, room, (key) => wanted.has(key) && found.add(key)).catch(() => undefined);
+    await readProcess(pid, room, (key) => wanted.has(key) && found.add(key));
   }
   return new Map([...found].map((key) => [key, pids.length / read]));
 }
 
+/** A process whose first thread has ended shows what is mapped in its others alone, of which the ended ones show nothing either. */
 async function readProcess(pid: number, room: { bytes: number }, see: (key: string) => void): Promise<void> {
-  await using file = await open(`/proc/${pid}/maps`);
+  const before = room.bytes;
+  await readMaps(`/proc/${pid}`, room, see).catch(() => undefined);
+  if (room.bytes < before) return;
+  for (const thread of await readdir(`/proc/${pid}/task`).catch(() => [])) {
+    await readMaps(`/proc/${pid}/task/${thread}`, room, see).catch(() => undefined);
+    if (room.bytes < before) return;
+  }
+}
+
+async function readMaps(folder: string, room: { bytes: number }, see: (key: string) => void): Promise<void> {
+  await using file = await open(`${folder}/maps`);
   const buffer = Buffer.alloc(1 << 16);
   let rest = "";
   while (room.bytes > 0) {

@@ -155,6 +155,9 @@ await describeWith(
       ["lists", 30_000, [guardStops.kernelMemory]],
       // Of a process whose first thread has ended.
       ["thread-locks-of-files", 4_000_000, [guardStops.kernelMemory]],
+      ["thread-locks-of-mapped-files", 4_000_000, [guardStops.kernelMemory]],
+      // The same, with another one that has ended, and is traced.
+      ["ended-thread-locks-of-files", 4_000_000, [guardStops.kernelMemory]],
       // The end of a connection waits in it like a byte: whichever guard looks first.
       ["unaccepted", 150_000, [guardStops.kernelMemory, guardStops.memory]],
     ] as const)(

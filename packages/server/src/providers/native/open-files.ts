@@ -81,13 +81,19 @@ interface Descriptors {
   names: readonly string[];
 }
 
-/** A process whose first thread has ended shows what is open in the others alone, each of which has the same. */
+/**
+ * A process whose first thread has ended shows what is open in the others alone, each of which has the same, but for those that have
+ * ended as well and are traced: they stay in the list for as long as whoever traces them likes.
+ */
 async function descriptorsOf(pid: number): Promise<Descriptors> {
   const own = await descriptorsIn(`/proc/${pid}/fd`);
   if (own.names.length > 0) return own;
-  const threads = (await orGone(readdir(`/proc/${pid}/task`))) ?? [];
-  const another = threads.findLast((thread) => thread !== String(pid));
-  return another === undefined ? own : descriptorsIn(`/proc/${pid}/task/${another}/fd`);
+  for (const thread of (await orGone(readdir(`/proc/${pid}/task`))) ?? []) {
+    if (thread === String(pid)) continue;
+    const another = await descriptorsIn(`/proc/${pid}/task/${thread}/fd`);
+    if (another.names.length > 0) return another;
+  }
+  return own;
 }
 
 async function descriptorsIn(folder: string): Promise<Descriptors> {
