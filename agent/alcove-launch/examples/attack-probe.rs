@@ -595,20 +595,64 @@ fn named_file() -> libc::c_long {
 
 /// Lists a directory of the image again and again, which has got as many long names as are wanted and one more each time.
 /// @returns how many lists are kept.
-fn keep_lists(names: usize) -> usize {
+fn keep_lists(lists: usize, names: usize, leave: fn(libc::c_long)) -> usize {
     let name = |index: usize| format!("/etc/{index:0>200}");
     std::fs::write(name(0), "").expect("a file");
     for index in 1..names {
         std::fs::hard_link(name(0), name(index)).expect("a name");
     }
-    count(60, || {
+    count(lists, || {
         std::fs::hard_link(name(0), name(names)).expect("a name");
         let fd = open("/etc", libc::O_RDONLY | libc::O_DIRECTORY);
         let mut room = [0u8; 1_024];
         call(libc::SYS_getdents64, [fd as usize, room.as_mut_ptr() as usize, room.len(), 0, 0]);
         std::fs::remove_file(name(names)).expect("removed");
+        leave(fd);
         fd
     })
+}
+
+/// A call that waits has its file, whatever becomes of the descriptor.
+fn close_while(fd: libc::c_long, wait: fn(libc::c_long)) {
+    std::thread::spawn(move || wait(fd));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    call(libc::SYS_close, [fd as usize, 0, 0, 0, 0]);
+}
+
+/// For a lock that another one has.
+fn wait_for_lock(directory: libc::c_long) {
+    static OTHER: std::sync::OnceLock<()> = std::sync::OnceLock::new();
+    OTHER.get_or_init(|| {
+        call(libc::SYS_flock, [open("/etc", libc::O_RDONLY) as usize, libc::LOCK_EX as usize, 0, 0, 0]);
+    });
+    call(libc::SYS_flock, [directory as usize, libc::LOCK_EX as usize, 0, 0, 0]);
+}
+
+/// To a socket that has no room left.
+fn wait_to_send(file: libc::c_long) {
+    static FULL: std::sync::OnceLock<std::os::unix::net::UnixStream> = std::sync::OnceLock::new();
+    let socket = FULL.get_or_init(|| {
+        let (mut near, far) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        near.set_nonblocking(true).expect("mode");
+        while near.write(&[1; 4_096]).is_ok() {}
+        near.set_nonblocking(false).expect("mode");
+        std::mem::forget(far);
+        near
+    });
+    #[repr(C)]
+    struct Rights(libc::cmsghdr, libc::c_int);
+    // SAFETY: all zeroes are an empty header.
+    let mut rights: Rights = unsafe { std::mem::zeroed() };
+    rights.0.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<libc::c_int>()) as _;
+    (rights.0.cmsg_level, rights.0.cmsg_type, rights.1) = (libc::SOL_SOCKET, libc::SCM_RIGHTS, file as libc::c_int);
+    let mut bytes = [1u8; 4_096];
+    let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: as above.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
+    (message.msg_control, message.msg_controllen) = ((&raw mut rights).cast(), size_of::<Rights>() as _);
+    // SAFETY: all that it refers to is alive.
+    unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, 0) };
 }
 
 /// Another thread ends while it is traced by a process that does not want to know, and stays in the list of threads, without a file.
@@ -664,7 +708,9 @@ fn take(what: &str, number: usize) -> usize {
         "locks-of-files" => lock_bytes(memory_file, libc::F_OFD_SETLK, number, |_| ()),
         "locks-of-mapped-files" => lock_bytes(memory_file, libc::F_OFD_SETLK, number, map_and_close),
         "unaccepted" => leave_unaccepted(number),
-        "lists" => keep_lists(number),
+        "lists" => keep_lists(60, number, |_| ()),
+        "lists-being-sent" => keep_lists(200, number, |fd| close_while(fd, wait_to_send)),
+        "lists-of-who-waits" => keep_lists(200, number, |fd| close_while(fd, wait_for_lock)),
         "files" => count(number, || open("/dev/null", libc::O_RDONLY)),
         other => panic!("{other} is unknown"),
     }

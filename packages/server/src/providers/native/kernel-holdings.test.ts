@@ -1,3 +1,5 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
 import { mkdir, mkdtemp, open, rm, stat, symlink } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -7,6 +9,7 @@ import { heldByFile, kernelHoldings, kernelMemoryOf, type Seen, sharedOut } from
 import { deviceName, fileKey, type LockSample, lockBytesOf, locksOf, sampleLocks } from "./lock-table.ts";
 import { mappedFilesOf } from "./mapped-files.ts";
 import { openFilesOf, pidNamespace, processesByNamespace } from "./open-files.ts";
+import { waitingCall, waitingCallsOf } from "./waiting-calls.ts";
 
 const table =
   "1: POSIX  ADVISORY  READ 12294 fe:00:10224119 128 128\n" +
@@ -48,6 +51,7 @@ describe("what the kernel keeps for sandboxes", () => {
     device: undefined,
     files: new Map(),
     others: 0,
+    hidden: 0,
     ...change,
   });
   const shares = (all: Seen[], sample: Partial<LockSample>, grownBytes = 1 << 30) =>
@@ -82,6 +86,41 @@ describe("what the kernel keeps for sandboxes", () => {
     expect(shares(all, {})).toEqual([3 << 28, 1 << 28]);
     expect(shares(all, { bytes: (1 << 30) - (1 << 20) })).toEqual([3 << 18, 1 << 18]);
     expect(shares(all, { bytes: 2 ** 31 })).toEqual([0, 0]);
+  });
+
+  it("has who may have files out of sight answer for what is left, locks among it", () => {
+    const all = [
+      seen("rt-one", { hidden: 3 * 2 ** 30 }),
+      seen("rt-two", { hidden: 2 ** 30, others: 1 << 29 }),
+    ];
+    expect(shares(all, { bytes: 1 << 29 })).toEqual([3 << 27, (1 << 29) + (1 << 27)]);
+    expect(shares([seen("rt-one", { hidden: 1 << 20 })], {})).toEqual([1 << 20]);
+  });
+
+  it("knows which calls have files while they wait", () => {
+    expect(waitingCall("46 0x4 0x7fe63dec7110 0x0 0x4000 0x0 0x0 0x7f 0x7e\n", "x64")).toBe("send");
+    expect(waitingCall("25 0x4 0x7\n", "arm64")).toBe("lock");
+    for (const text of ["running\n", "-1 0x7f 0x7e\n", "460 0x4\n", ""])
+      expect(waitingCall(text, "x64")).toBeUndefined();
+  });
+
+  it("finds threads of a process that wait for a lock", async () => {
+    const folder = await mkdtemp(join(tmpdir(), "alcove-waits-"));
+    const held = spawn("flock", [folder, "sh", "-c", "echo held; read -r end"], {
+      stdio: ["pipe", "pipe", "ignore"],
+    });
+    await once(held.stdout, "data");
+    const waits = spawn("flock", [folder, "true"], { stdio: "ignore" });
+    try {
+      await expect
+        .poll(() => waitingCallsOf([waits.pid ?? 0]), { timeout: 10_000 })
+        .toEqual({ sends: 0, locks: 1 });
+      expect(await waitingCallsOf([0x3f_ffff])).toEqual({ sends: 0, locks: 0 });
+    } finally {
+      held.stdin.end();
+      await once(waits, "exit");
+      await rm(folder, { recursive: true });
+    }
   });
 
   it("knows what all locks of the machine take where it may", () => {

@@ -9,6 +9,7 @@ import { mappedFilesOf } from "./mapped-files.ts";
 import { type OpenFile, openFilesOf, pidNamespace, processesByNamespace } from "./open-files.ts";
 import { connectionsOf, hasSocketsOnTheirWay } from "./socket-holdings.ts";
 import type { MachineMemory } from "./uncounted-memory.ts";
+import { waitingCallsOf } from "./waiting-calls.ts";
 
 /** A connection without a byte, which nobody has accepted and whose client has closed: 4 KB were measured. */
 const heldByConnection = 4 << 10;
@@ -59,6 +60,8 @@ export interface Seen {
   files: Map<string, number>;
   /** What is held beside locks, bytes. */
   others: number;
+  /** What files can hold of which no descriptor is left, bytes: locks as well. */
+  hidden: number;
 }
 
 /**
@@ -77,7 +80,7 @@ export async function kernelHoldings(
   const inTurn = new Set(shuffled(holders).slice(0, longLooks));
   await boundedParallel(holders, parallelLooks, async (holder) => {
     const pids = processes.get((await pidNamespace(holder.pid)) ?? "") ?? [];
-    all.push(await lookAt(holder, { pids, grownBytes, inVain: inTurn.has(holder) ? inVain : 0 }));
+    all.push(await lookAt(holder, { pids, grownBytes, inVain, isLong: inTurn.has(holder) }));
   });
   await findMapped(all, locks);
   return sharedOut(all, locks, grownBytes);
@@ -85,7 +88,8 @@ export async function kernelHoldings(
 
 /**
  * Locks by what all of them take, where that is known; of the rest nobody holds more than has grown beside them: who has
- * directories open does not answer for locks of which nobody knows whose they are.
+ * directories open does not answer for locks of which nobody knows whose they are. Who may have files out of sight answers for what
+ * is then left.
  */
 export function sharedOut(
   all: readonly Seen[],
@@ -100,15 +104,22 @@ export function sharedOut(
   }
   const lockBytes = Math.min(sample.bytes ?? grownBytes, grownBytes);
   const otherBytes = grownBytes - (sample.bytes === undefined ? 0 : lockBytes);
-  const others = all.reduce((sum, seen) => sum + seen.others, 0);
+  const others = sumOf(all.map((seen) => seen.others));
   const share = others > otherBytes ? otherBytes / others : 1;
-  return new Map(
-    all.map((seen) => {
-      const locks = Math.min(own.get(seen) ?? 0, sample.locks.length);
-      const held = sample.whole ? locks * heldByLock : (locks / Math.max(sample.locks.length, 1)) * lockBytes;
-      return [seen.runtimeId, held + seen.others * share];
-    }),
-  );
+  const seenOf = (seen: Seen) => {
+    const locks = Math.min(own.get(seen) ?? 0, sample.locks.length);
+    const held = sample.whole ? locks * heldByLock : (locks / Math.max(sample.locks.length, 1)) * lockBytes;
+    return held + seen.others * share;
+  };
+  const found = new Map(all.map((seen) => [seen, seenOf(seen)]));
+  const rest = Math.max(0, grownBytes - sumOf(found.values()));
+  const hidden = sumOf(all.map((seen) => seen.hidden));
+  const ofHidden = hidden > rest ? rest / hidden : 1;
+  return new Map([...found].map(([seen, bytes]) => [seen.runtimeId, bytes + seen.hidden * ofHidden]));
+}
+
+function sumOf(numbers: Iterable<number>): number {
+  return [...numbers].reduce((sum, number) => sum + number, 0);
 }
 
 type Owner = { seen: Seen /** How many locks the one that was read stands for. */; locks: number };
@@ -141,12 +152,14 @@ async function findMapped(all: readonly Seen[], { locks }: LockSample): Promise<
 
 async function lookAt(
   holder: Holder,
-  { pids, grownBytes, inVain }: { pids: readonly number[]; grownBytes: number; inVain: number },
+  look: { pids: readonly number[]; grownBytes: number; inVain: number; isLong: boolean },
 ): Promise<Seen> {
+  const { pids, grownBytes, inVain, isLong } = look;
   const root = await stat(`/proc/${holder.pid}/root`).catch(() => undefined);
   const { runtimeId } = holder;
-  if (root === undefined) return { runtimeId, pids, device: undefined, files: new Map(), others: 0 };
-  const { sample, each } = await openFilesOf(pids, inVain);
+  if (root === undefined)
+    return { runtimeId, pids, device: undefined, files: new Map(), others: 0, hidden: 0 };
+  const { sample, each } = await openFilesOf(pids, isLong ? inVain : 0);
   const held = await Promise.all(sample.map((file) => heldByFile(file, { ...holder, device: root.dev })));
   const connections = await connectionsOf(holder.pid);
   return {
@@ -158,7 +171,14 @@ async function lookAt(
       connections * heldByConnection +
       held.reduce((sum, bytes) => sum + bytes, 0) * each +
       ((await hidesDescriptors(holder.pid, sample)) ? grownBytes : 0),
+    // Programs wait like that without having anything; nobody answers for it while who has it is in sight.
+    hidden: inVain > 0 ? await hiddenInCalls(pids, grownBytes) : 0,
   };
+}
+
+async function hiddenInCalls(pids: readonly number[], grownBytes: number): Promise<number> {
+  const { sends, locks } = await waitingCallsOf(pids);
+  return Math.min(grownBytes, sends > 0 ? grownBytes : locks * heldOutOfSight);
 }
 
 /** A socket that waits in another to be received has itself descriptors waiting, of which nothing tells. */

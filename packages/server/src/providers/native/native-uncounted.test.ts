@@ -158,6 +158,9 @@ await describeWith(
       ["thread-locks-of-mapped-files", 4_000_000, [guardStops.kernelMemory]],
       // The same, with another one that has ended, and is traced.
       ["ended-thread-locks-of-files", 4_000_000, [guardStops.kernelMemory]],
+      // Calls that wait have files, of which the descriptors are closed.
+      ["lists-being-sent", 8_000, [guardStops.kernelMemory]],
+      ["lists-of-who-waits", 8_000, [guardStops.kernelMemory]],
       // The end of a connection waits in it like a byte: whichever guard looks first.
       ["unaccepted", 150_000, [guardStops.kernelMemory, guardStops.memory]],
     ] as const)(
