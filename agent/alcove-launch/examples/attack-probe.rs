@@ -681,6 +681,11 @@ fn leave_ended_thread() {
     });
 }
 
+/// Asks for files that are not there, which the kernel knows from then on.
+fn look_for_absent(names: usize) -> usize {
+    (0..names).filter(|index| std::fs::symlink_metadata(format!("/tmp/absent-{index}")).is_err()).count()
+}
+
 /// Takes what it can get of something, and says how much that was.
 fn take(what: &str, number: usize) -> usize {
     match what {
@@ -707,6 +712,7 @@ fn take(what: &str, number: usize) -> usize {
         "locks" => lock_bytes(named_file, libc::F_SETLK, number, |_| ()),
         "locks-of-files" => lock_bytes(memory_file, libc::F_OFD_SETLK, number, |_| ()),
         "locks-of-mapped-files" => lock_bytes(memory_file, libc::F_OFD_SETLK, number, map_and_close),
+        "absent" => look_for_absent(number),
         "unaccepted" => leave_unaccepted(number),
         "lists" => keep_lists(60, number, |_| ()),
         "lists-being-sent" => keep_lists(200, number, |fd| close_while(fd, wait_to_send)),

@@ -5,7 +5,14 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import type { RuntimeId } from "../../ports/index.ts";
-import { heldByFile, kernelHoldings, kernelMemoryOf, type Seen, sharedOut } from "./kernel-holdings.ts";
+import {
+  bytesOfNobody,
+  heldByFile,
+  kernelHoldings,
+  kernelMemoryOf,
+  type Seen,
+  sharedOut,
+} from "./kernel-holdings.ts";
 import { deviceName, fileKey, type LockSample, lockBytesOf, locksOf, sampleLocks } from "./lock-table.ts";
 import { mappedFilesOf } from "./mapped-files.ts";
 import { openFilesOf, pidNamespace, processesByNamespace } from "./open-files.ts";
@@ -128,6 +135,18 @@ describe("what the kernel keeps for sandboxes", () => {
       "slabinfo - version: 2.1\nfile_lock_cache      149    378    192   21    1 : tunables    0    0    0\n";
     expect(lockBytesOf(slabs)).toBe(378 * 192);
     expect(lockBytesOf("")).toBeUndefined();
+  });
+
+  it("tells what groups are not counted for where the kernel keeps it apart", () => {
+    const slabs =
+      "file_lock_cache      149    378    192   21    1 : tunables    0    0    0\n" +
+      "filp                4045   5439    192   21    1 : tunables    0    0    0\n" +
+      "kmalloc-rcl-256    90056 120512    256   16    1 : tunables    0    0    0\n" +
+      "kmalloc-1k         93695    100   1024   16    4 : tunables    0    0    0\n" +
+      "kmalloc-96         14210     10     96   42    1 : tunables    0    0    0\n";
+    expect(bytesOfNobody(slabs)).toBeUndefined();
+    const apart = `${slabs}kmalloc-cg-4k         209    224   4096    8    8 : tunables    0    0    0\n`;
+    expect(bytesOfNobody(apart)).toBe(378 * 192 + 100 * 1024 + 960);
   });
 
   it("counts directories of whatever file system", async () => {

@@ -4,7 +4,7 @@ import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { guardStops, type RuntimeId } from "../../ports/index.ts";
 import type { Cgroups } from "./cgroups.ts";
-import { type Holder, kernelHoldings, readKernelMemory } from "./kernel-holdings.ts";
+import { type Holder, kernelHoldings, mostInGroups, readKernelMemory } from "./kernel-holdings.ts";
 import type { RuntimeDirectories } from "./runtime-directories.ts";
 import { socketHoldings } from "./socket-holdings.ts";
 import { UncountedGuard } from "./uncounted-guard.ts";
@@ -55,7 +55,11 @@ export class MemoryGuards implements AsyncDisposable {
         stops: guardStops.kernelMemory,
         of: "what the kernel keeps for it",
         memory: readKernelMemory,
-        counted: counted((groups) => groups.countedKernelMemory()),
+        counted: counted(async (groups) =>
+          groups.version === 1
+            ? Math.min(await groups.countedKernelMemory(), (await mostInGroups()) ?? Number.POSITIVE_INFINITY)
+            : groups.countedKernelMemory(),
+        ),
         // With v1 more is in it than what is looked at: what is usual would be too little for as long as the machine runs.
         leastCounted: counted(async (groups) => (groups.version === 1 ? 0 : groups.countedKernelMemory())),
         usual: directories.usualMemory("kernel-memory"),

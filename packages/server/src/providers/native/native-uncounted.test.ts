@@ -184,6 +184,21 @@ await describeWith(
         expect((await runScript(neighbour.operations, "echo alive")).output).toBe("alive\n");
       },
     );
+
+    it("what a neighbour is counted for hides no locks", { timeout: 120_000 }, async () => {
+      const ended: string[] = [];
+      const hostile = await sandboxes.spawn();
+      const neighbour = await sandboxes.spawn({ memoryMb: 1_536 });
+      using _ = {
+        [Symbol.dispose]: sandboxes.provider.onExit((id, reason) => ended.push(`${id} ${reason}`)),
+      };
+      await neighbour.take("absent", 2_400_000);
+      const taking = hostile.take("locks-of-files", 3_000_000).catch(() => undefined);
+      // Before the neighbour's names go with their program.
+      await expect.poll(() => ended, { timeout: 30_000 }).toHaveLength(1);
+      await taking;
+      expect(ended[0]).toContain(`${hostile.runtimeId} ${guardStops.kernelMemory}`);
+    });
   },
 );
 
