@@ -36,3 +36,21 @@ test("whoever leaves while it waits does not begin, and those behind it stay beh
   await Promise.all([one, three]);
   expect(seen).toEqual(["three"]);
 });
+
+test("whoever leaves the end of the line leaves those before it to who comes then", async () => {
+  const turns = new TurnsByName();
+  const leaves = new AbortController();
+  const first = Promise.withResolvers<void>();
+  const seen: string[] = [];
+  const one = turns.run("a", () => first.promise);
+  const two = turns.run("a", async () => seen.push("two"), { signal: leaves.signal });
+  leaves.abort(new Error("left"));
+  await expect(two).rejects.toThrow("left");
+  await setImmediate();
+  const three = turns.run("a", async () => seen.push("three"));
+  await setImmediate();
+  expect(seen).toEqual([]);
+  first.resolve();
+  await Promise.all([one, three]);
+  expect(seen).toEqual(["three"]);
+});

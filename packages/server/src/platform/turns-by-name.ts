@@ -17,7 +17,10 @@ export class TurnsByName {
       return await work();
     } finally {
       done.resolve();
-      if (this.#last.get(name) === own) this.#last.delete(name);
+      // Not before those in front are done: whoever leaves the end of the line leaves them in it.
+      void own.then(() => {
+        if (this.#last.get(name) === own) this.#last.delete(name);
+      });
     }
   }
 }

@@ -24,8 +24,17 @@ const heldOutOfSight = 64 << 20;
 /** So many locks that are nobody's are worth a look at what is mapped. */
 const leastOrphans = 500;
 const parallelLooks = 4;
+/** Of what one sandbox has open, how long is looked at, and of what all have mapped. */
+const mostMsOfFiles = 2_000;
+const mostMsOfMappings = 5_000;
+/** A path of more names is not looked up below: its directory counts as one out of sight. */
+const mostNames = 64;
+const parallelFiles = 16;
 /** Sandboxes that one look gives the time to look at very much that is open, a second and more each: by chance, so that each has its turn. */
 const longLooks = 2;
+
+/** By sandbox, the calls that its threads waited in at a look, as `waitingCallsOf` names them. */
+export type Waits = Map<RuntimeId, ReadonlySet<string>>;
 
 /** A sandbox that may have it. */
 export interface Holder {
@@ -84,6 +93,7 @@ export interface Seen {
 /**
  * @param grownBytes how much more than usual the kernel has for all of them.
  * @param inVain how often in a row nobody was found to have it.
+ * @param waits of the look before, changed to those of this one.
  * @returns the most that the kernel holds for each and counts for nobody: lists of merged directories that are open, locks of
  * files, connections.
  */
@@ -91,14 +101,19 @@ export async function kernelHoldings(
   holders: readonly Holder[],
   grownBytes: number,
   inVain = 0,
+  waits: Waits = new Map(),
 ): Promise<ReadonlyMap<RuntimeId, number>> {
   const [processes, locks] = await Promise.all([processesByNamespace(), sampleLocks()]);
+  const locked = new Set(locks.locks.map(fileKey));
   const all: Seen[] = [];
   const inTurn = new Set(shuffled(holders).slice(0, longLooks));
   await boundedParallel(holders, parallelLooks, async (holder) => {
     const pids = processes.get((await pidNamespace(holder.pid)) ?? "") ?? [];
-    all.push(await lookAt(holder, { pids, grownBytes, inVain, isLong: inTurn.has(holder) }));
+    const isLong = inTurn.has(holder);
+    all.push(await lookAt(holder, { pids, grownBytes, inVain, isLong, locked, waits }));
   });
+  const present = new Set(holders.map(({ runtimeId }) => runtimeId));
+  for (const runtimeId of waits.keys()) if (!present.has(runtimeId)) waits.delete(runtimeId);
   await findMapped(all, locks);
   return sharedOut(all, locks, grownBytes);
 }
@@ -163,38 +178,87 @@ async function findMapped(all: readonly Seen[], { locks }: LockSample): Promise<
   const orphans = locks.filter((lock) => whose(lock) === undefined);
   if (orphans.length < leastOrphans) return;
   const wanted = new Set(orphans.map(fileKey));
-  for (const { pids, files } of all)
+  const until = performance.now() + mostMsOfMappings;
+  for (const { pids, files } of shuffled(all)) {
+    if (performance.now() > until) return;
     for (const [key, each] of await mappedFilesOf(pids, wanted)) files.set(key, each);
+  }
 }
 
 async function lookAt(
   holder: Holder,
-  look: { pids: readonly number[]; grownBytes: number; inVain: number; isLong: boolean },
+  look: {
+    pids: readonly number[];
+    grownBytes: number;
+    inVain: number;
+    isLong: boolean;
+    locked: ReadonlySet<string>;
+    waits: Waits;
+  },
 ): Promise<Seen> {
-  const { pids, grownBytes, inVain, isLong } = look;
+  const { pids, grownBytes, inVain, isLong, locked, waits } = look;
   const root = await stat(`/proc/${holder.pid}/root`).catch(() => undefined);
   const { runtimeId } = holder;
   if (root === undefined)
     return { runtimeId, pids, device: undefined, files: new Map(), others: 0, hidden: 0 };
   const { sample, each } = await openFilesOf(pids, isLong ? inVain : 0);
-  const held = await Promise.all(sample.map((file) => heldByFile(file, { ...holder, device: root.dev })));
+  const held = await heldByAll(sample, { ...holder, device: root.dev });
   const connections = await connectionsOf(holder.pid);
   return {
     runtimeId,
     pids,
     device: deviceName(root.dev),
-    files: new Map(sample.map(({ device, inode }) => [fileKey({ device: deviceName(device), inode }), each])),
+    files: new Map(lockedOf(sample, locked).map((key) => [key, each])),
     others:
       connections * heldByConnection +
-      held.reduce((sum, bytes) => sum + bytes, 0) * each +
+      held * each +
       ((await hidesDescriptors(holder.pid, sample)) ? grownBytes : 0),
     // Programs wait like that without having anything; nobody answers for it while who has it is in sight.
-    hidden: inVain > 0 ? await hiddenInCalls(pids, grownBytes) : 0,
+    hidden: inVain > 0 ? await hiddenInCalls(holder, { pids, grownBytes, waits }) : 0,
   };
 }
 
-async function hiddenInCalls(pids: readonly number[], grownBytes: number): Promise<number> {
-  const { sends, locks } = await waitingCallsOf(pids);
+/** Which of what is open has locks: all else is nobody's to look for, and there may be millions. */
+function lockedOf(sample: readonly OpenFile[], locked: ReadonlySet<string>): string[] {
+  const names = new Map<number, string>();
+  const nameOf = (device: number) => {
+    const name = names.get(device) ?? deviceName(device);
+    names.set(device, name);
+    return name;
+  };
+  return sample
+    .map(({ device, inode }) => fileKey({ device: nameOf(device), inode }))
+    .filter((key) => locked.has(key));
+}
+
+/** Of very many, or such as are slow to be looked at, some stand for all. */
+async function heldByAll(
+  sample: readonly OpenFile[],
+  holder: { device: number; lower: string; hasDisk: boolean },
+): Promise<number> {
+  const until = performance.now() + mostMsOfFiles;
+  let held = 0;
+  let looked = 0;
+  await boundedParallel(shuffled(sample), parallelFiles, async (file) => {
+    if (performance.now() > until) return;
+    const bytes = await heldByFile(file, holder);
+    held += bytes;
+    looked++;
+  });
+  return held * (sample.length / Math.max(looked, 1));
+}
+
+/** Most that wait go on soon; who has files there for long waits on as it did at the look before. */
+async function hiddenInCalls(
+  { runtimeId }: Holder,
+  { pids, grownBytes, waits }: { pids: readonly number[]; grownBytes: number; waits: Waits },
+): Promise<number> {
+  const before = waits.get(runtimeId);
+  const now = await waitingCallsOf(pids);
+  waits.set(runtimeId, new Set(now.keys()));
+  const still = [...now].filter(([line]) => before?.has(line) === true).map(([, call]) => call);
+  const sends = still.filter((call) => call === "send").length;
+  const locks = still.length - sends;
   return Math.min(grownBytes, sends > 0 ? grownBytes : locks * heldOutOfSight);
 }
 
@@ -221,8 +285,10 @@ export async function heldByFile(
 
 /** A link is an image's own, and would lead into the machine: to what it mounts when asked, or waits for. */
 async function sizeBelow(folder: string, path: string): Promise<number> {
+  const names = path.split("/").filter((name) => name !== "");
+  if (names.length > mostNames) return heldOutOfSight / heldByDirectoryByte;
   let place = folder;
-  for (const name of path.split("/").filter((name) => name !== "")) {
+  for (const name of names) {
     if (!(await directoryAt(place))) return 0;
     place = join(place, name);
   }

@@ -172,6 +172,8 @@ export class LaunchSite implements AsyncDisposable {
     root: LaunchSpec["root"],
     onSocket: (record: RuntimeRecord, connection: Duplex) => void = () => undefined,
   ): Promise<RuntimeRecord> {
+    // What is not installed is no want of room that others could make.
+    if (networkOf(spec, this.#config) === "outbound") await this.slirp();
     using _ = this.#busy();
     const claimed = await this.#claim(prepared, spec, root, onSocket);
     return claimed ?? (await this.#launchAnew(prepared, spec, root));

@@ -4,7 +4,13 @@ import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { guardStops, type RuntimeId } from "../../ports/index.ts";
 import type { Cgroups } from "./cgroups.ts";
-import { type Holder, kernelHoldings, mostInGroups, readKernelMemory } from "./kernel-holdings.ts";
+import {
+  type Holder,
+  kernelHoldings,
+  mostInGroups,
+  readKernelMemory,
+  type Waits,
+} from "./kernel-holdings.ts";
 import type { RuntimeDirectories } from "./runtime-directories.ts";
 import { socketHoldings } from "./socket-holdings.ts";
 import { UncountedGuard } from "./uncounted-guard.ts";
@@ -39,6 +45,7 @@ export class MemoryGuards implements AsyncDisposable {
       const groups = await cgroups();
       return groups === undefined ? 0 : look(groups).catch(() => 0);
     };
+    const waits: Waits = new Map();
     this.#guards = [
       new UncountedGuard({
         ...options,
@@ -64,7 +71,7 @@ export class MemoryGuards implements AsyncDisposable {
         leastCounted: counted(async (groups) => (groups.version === 1 ? 0 : groups.countedKernelMemory())),
         usual: directories.usualMemory("kernel-memory"),
         holdings: async (runtimes, grownBytes, inVain) =>
-          kernelHoldings(await holdersOf(options, runtimes), grownBytes, inVain),
+          kernelHoldings(await holdersOf(options, runtimes), grownBytes, inVain, waits),
       }),
     ];
   }

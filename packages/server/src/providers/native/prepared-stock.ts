@@ -51,6 +51,8 @@ export class PreparedStock implements AsyncDisposable {
   #making: Promise<void> | undefined;
   #timer: NodeJS.Timeout | undefined;
   #gaveWayMs = Number.NEGATIVE_INFINITY;
+  /** Of all shapes, those that are wanted meanwhile too. */
+  #pausedUntilMs = 0;
   #closed = false;
 
   constructor(options: { count: number; site: PreparedSite }) {
@@ -117,10 +119,9 @@ export class PreparedStock implements AsyncDisposable {
   async giveWay(sinceMs: number): Promise<boolean> {
     await this.#making;
     const nowMs = performance.now();
-    for (const shelf of this.#shelves.values()) {
-      shelf.pausedUntilMs = Math.max(shelf.pausedUntilMs, nowMs + pauseMs);
+    this.#pausedUntilMs = nowMs + pauseMs;
+    for (const shelf of this.#shelves.values())
       for (const waiting of shelf.waiting.splice(0)) this.#discard(waiting);
-    }
     if (this.#discarding.size > 0) this.#gaveWayMs = nowMs;
     this.later(pauseMs);
     await Promise.all(this.#discarding);
@@ -138,6 +139,10 @@ export class PreparedStock implements AsyncDisposable {
     // Whoever is busy calls `later` at the end.
     if (this.#closed || this.#making !== undefined || this.#site.isBusy()) return;
     const nowMs = performance.now();
+    if (this.#pausedUntilMs > nowMs) {
+      this.later(this.#pausedUntilMs - nowMs);
+      return;
+    }
     const lacking = [...this.#shelves.values()]
       .reverse()
       .filter(({ waiting }) => waiting.length < this.#count);

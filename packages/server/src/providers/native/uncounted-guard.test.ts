@@ -124,6 +124,20 @@ describe("the guard of what is counted for nobody", () => {
     }
   });
 
+  it.each([
+    ["goes up and down about the most that may be", (look: number) => 1_300 + (look % 2 === 0 ? 5 : -5)],
+    ["becomes less by what sandboxes take beside", (look: number) => 1_600 - look * 3],
+  ])("ends no second one while what the machine has for itself %s", async (_what, at) => {
+    const { guard, holdings, memory, stopped } = guarded();
+    await guard.look();
+    holdings.set(one, 4_000).set(two, 4_500);
+    for (let look = 0; look < 20; look++) {
+      memory.uncountedMb = at(look);
+      await guard.look();
+    }
+    expect(stopped).toHaveLength(1);
+  });
+
   it("takes what has become less long after an end for no help of that", async () => {
     vi.useFakeTimers();
     try {

@@ -7,10 +7,14 @@ import type { UsualMemory } from "./usual-memory.ts";
 const pauseMs = 500;
 /** While it has grown and no sandbox is to blame. */
 const longPauseMs = 2_000;
+/** After a look in vain, as many times as long as it took: a quarter of a processor at most. */
+const pausesOfLook = 3;
 /** Less than this is no reason to end anybody; where /proc/zoneinfo is hidden, what processors keep of free pages is part of it. */
 const leastMb = 256;
-/** So much less there is at least, so soon, after who had it was stopped: what sandboxes take beside comes and goes. */
+/** So much less there is at least, so soon, after who had it was stopped: what sandboxes and the machine take beside comes and goes. */
 const leastFreedMb = 16;
+/** The same, of what may be in use. */
+const helpfulShare = 1 / 16;
 const freedWithinMs = 10_000;
 /** Of what may be in use: when it has grown by so much more, another one is stopped although the last was to no avail. */
 const furtherShare = 1 / 8;
@@ -101,10 +105,12 @@ export class UncountedGuard implements AsyncDisposable {
     else if (grownMb <= mostMb / 2) await this.#options.seeOthers?.();
     if (grownMb <= mostMb) {
       this.#inVain = 0;
-      this.#stopped = undefined;
+      // What goes up and down about the most that may be is no help of whoever was stopped.
+      if (grownMb <= mostMb * (1 - furtherShare)) this.#stopped = undefined;
       return pauseMs;
     }
     if (this.#waitsForMore(grownMb, mostMb)) return pauseMs;
+    const beganMs = performance.now();
     const holdings = await this.#options.holdings(
       [...this.#options.running()],
       grownMb * 2 ** 20,
@@ -119,18 +125,26 @@ export class UncountedGuard implements AsyncDisposable {
           `${grown}, and no sandbox is to blame`,
         );
       this.#inVain++;
-      return longPauseMs;
+      return Math.max(longPauseMs, pausesOfLook * (performance.now() - beganMs));
     }
+    if (performance.now() - beganMs > longPauseMs && !(await this.#isStillMore(mostMb))) return pauseMs;
     await this.#end(worst[0], worst[1] / 2 ** 20, grown);
     this.#stopped = { grownMb, atMs: performance.now(), told: false };
     return pauseMs;
+  }
+
+  /** After a look that took long. */
+  async #isStillMore(mostMb: number): Promise<boolean> {
+    const { uncountedMb, usualMb } = await this.#see();
+    return uncountedMb - usualMb - (await this.#countedMb()) > mostMb;
   }
 
   #waitsForMore(grownMb: number, mostMb: number): boolean {
     const stopped = this.#stopped;
     if (stopped === undefined) return false;
     const isSoon = performance.now() - stopped.atMs < freedWithinMs;
-    const helped = isSoon && grownMb < stopped.grownMb - leastFreedMb;
+    const freedMb = Math.max(leastFreedMb, mostMb * helpfulShare);
+    const helped = isSoon && grownMb < stopped.grownMb - freedMb;
     if (helped || grownMb > stopped.grownMb + mostMb * furtherShare) {
       this.#stopped = undefined;
       return false;

@@ -1,10 +1,11 @@
 import { readdir, readFile } from "node:fs/promises";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
+import { shuffled } from "../../platform/shuffled.ts";
 
 const mostThreads = 5_000;
 const parallelLooks = 16;
 
-type Call = "send" | "lock";
+export type Call = "send" | "lock";
 
 /** `sendmsg`, `sendmmsg`, `flock` and `fcntl`, by their numbers. */
 const calls: Partial<Record<NodeJS.Architecture, ReadonlyMap<string, Call>>> = {
@@ -22,27 +23,24 @@ const calls: Partial<Record<NodeJS.Architecture, ReadonlyMap<string, Call>>> = {
   ]),
 };
 
-/** How many threads wait in a call that has files, of which the descriptors may have been closed meanwhile. */
-export interface WaitingCalls {
-  /** To send something, with up to 253 files each. */
-  sends: number;
-  /** For a lock of a file. */
-  locks: number;
-}
-
-/** @param pids of processes as the host sees them; who is gone or may not be looked at waits for nothing. */
-export async function waitingCallsOf(pids: readonly number[]): Promise<WaitingCalls> {
+/**
+ * Threads that wait in a call that has files, of which the descriptors may have been closed meanwhile: to send something, with up to 253
+ * files each, or for a lock of a file.
+ * @param pids of processes as the host sees them; who is gone or may not be looked at waits for nothing.
+ * @returns by thread and what it gave to the call, which stay while it waits.
+ */
+export async function waitingCallsOf(pids: readonly number[]): Promise<ReadonlyMap<string, Call>> {
   const threads: string[] = [];
-  for (const pid of pids) {
+  for (const pid of shuffled(pids)) {
     if (threads.length >= mostThreads) break;
     const folder = `/proc/${pid}/task`;
     for (const thread of await readdir(folder).catch(() => [])) threads.push(`${folder}/${thread}`);
   }
-  const found: WaitingCalls = { sends: 0, locks: 0 };
+  const found = new Map<string, Call>();
   await boundedParallel(threads.slice(0, mostThreads), parallelLooks, async (thread) => {
-    const call = waitingCall(await readFile(`${thread}/syscall`, "latin1").catch(() => ""));
-    if (call === "send") found.sends++;
-    else if (call === "lock") found.locks++;
+    const line = await readFile(`${thread}/syscall`, "latin1").catch(() => "");
+    const call = waitingCall(line);
+    if (call !== undefined) found.set(`${thread} ${line}`, call);
   });
   return found;
 }
