@@ -1,3 +1,5 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
 import { Agent, type IncomingMessage, request } from "node:http";
 import { setTimeout as delay } from "node:timers/promises";
 import { KeepAliveClient } from "../keep-alive-client.ts";
@@ -103,12 +105,20 @@ async function runs(client: KeepAliveClient, id: string, command: string): Promi
   };
 }
 
-/** In the process of this client, which takes of the machine what a reader takes. */
+/** By a process of its own: this one would measure what it takes itself to read. */
 async function floods(url: string, id: string): Promise<() => Promise<void>> {
-  const stream = await opened(url, "POST", `/sandboxes/${id}/exec`, { command: "yes", stream: true });
-  stream.resume();
+  const program = `
+    const body = JSON.stringify({ command: "yes", stream: true });
+    const headers = { "content-type": "application/json" };
+    const asked = require("node:http").request(process.argv[1], { method: "POST", headers }, (answer) => answer.resume());
+    asked.end(body);`;
+  const reader = spawn(process.execPath, ["-e", program, `${url}/api/v1/sandboxes/${id}/exec`], {
+    stdio: "ignore",
+  });
+  const ended = once(reader, "exit");
   return async () => {
-    stream.destroy();
+    reader.kill();
+    await ended;
   };
 }
 
