@@ -97,15 +97,18 @@ async function use(client: HttpClient, at: string, content: string): Promise<voi
 /** @returns what the service holds now; of processes, those of its sandboxes. */
 async function heldBy({ pid, dataDir }: { pid: number; dataDir: string }): Promise<Held> {
   const installation = JSON.parse(await readFile(path.join(dataDir, "installation.json"), "utf8"));
-  const groups = await groupsOf(`alcove-${String(installation.id).slice(0, 12)}`);
-  const members = await Promise.all(groups.map((group) => linesOf(path.join(group, "cgroup.procs"))));
   const runtimes = await readdir(path.join(dataDir, "runtimes", "native")).catch(() => []);
+  // Those that are made ahead are nobody's, and as many as are configured whatever goes on.
+  const waiting = runtimes.filter((name) => name.startsWith("prepared-"));
+  const all = await groupsOf(`alcove-${String(installation.id).slice(0, 12)}`);
+  const groups = all.filter((group) => !waiting.some((name) => group.split(path.sep).includes(name)));
+  const members = await Promise.all(groups.map((group) => linesOf(path.join(group, "cgroup.procs"))));
   return {
     memory: await rssOf(pid),
     descriptors: (await readdir(`/proc/${pid}/fd`)).length,
     mounts: (await linesOf(`/proc/${pid}/mountinfo`)).length,
     processes: new Set(members.flat()).size,
-    directories: runtimes.filter((name) => !name.startsWith(".")).length,
+    directories: runtimes.filter((name) => !name.startsWith(".") && !waiting.includes(name)).length,
     groups: groups.length,
   };
 }
