@@ -30,7 +30,7 @@ const scopes = Object.keys({ read: 0, write: 0, admin: 0 } satisfies Record<KeyS
 /** Commands by the words that call them, in the order of the help. */
 const groups: readonly { words: readonly string[]; add: (program: Command) => void }[] = [
   { words: ["serve", "doctor", "backup", "restore", "purge", "config", "image"], add: addServiceCommands },
-  { words: ["spawn", "acquire", "ls", "list", "extend", "kill", "rm", "logs"], add: addSandboxCommands },
+  { words: ["spawn", "acquire", "ls", "list", "extend", "kill", "rm", "destroy", "logs"], add: addSandboxCommands },
   { words: ["exec", "shell"], add: addExecCommands },
   { words: ["cp", "open", "forward", "events"], add: addFileAndEventCommands },
   { words: ["stats", "top", "drain"], add: addOperatorCommands },
@@ -198,7 +198,7 @@ function addSandboxCommands(program: Command): void {
   client(program.command("extend <id> <ttl>").description("let a sandbox live for ttl from now"))
     .option("--json", "print JSON")
     .action(async (id, ttl, flags) => (await import("./commands/extend.ts")).extend(id, ttl, flags));
-  client(program.command("kill [ids...]").alias("rm").description("destroy sandboxes"))
+  client(program.command("kill [ids...]").alias("rm").alias("destroy").description("destroy sandboxes"))
     .option("--json", "print JSON")
     .option("--all", "every sandbox of --owner, else of --user-id, else of everybody")
     .option("--owner <id>", "with --all: only this owner's")
