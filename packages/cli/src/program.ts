@@ -30,7 +30,10 @@ const scopes = Object.keys({ read: 0, write: 0, admin: 0 } satisfies Record<KeyS
 /** Commands by the words that call them, in the order of the help. */
 const groups: readonly { words: readonly string[]; add: (program: Command) => void }[] = [
   { words: ["serve", "doctor", "backup", "restore", "purge", "config", "image"], add: addServiceCommands },
-  { words: ["spawn", "acquire", "ls", "list", "extend", "kill", "rm", "destroy", "logs"], add: addSandboxCommands },
+  {
+    words: ["spawn", "acquire", "ls", "list", "extend", "kill", "rm", "destroy", "logs"],
+    add: addSandboxCommands,
+  },
   { words: ["exec", "shell"], add: addExecCommands },
   { words: ["cp", "open", "forward", "events"], add: addFileAndEventCommands },
   { words: ["stats", "top", "drain"], add: addOperatorCommands },
