@@ -20,7 +20,7 @@ pub fn checked(name: &str) -> std::result::Result<&str, String> {
     if name.split('.').all(label) { Ok(name) } else { Err("is no name of a host".into()) }
 }
 
-/// Names the machine. Files that are missing are made, those made for `before` are made anew, others are the image's.
+/// Names the machine. Files that the image leaves out are made, those made for `before` are made anew, others are the image's.
 pub fn set(before: Option<&str>, name: &str) -> Result<()> {
     sys::set_hostname(name)?;
     for (path, contents) in files(name) {
@@ -41,9 +41,9 @@ fn files(name: &str) -> [(&'static str, String); 2] {
     [("/etc/hosts", hosts), ("/etc/hostname", format!("{name}\n"))]
 }
 
-/// Makes a file where the image has none.
+/// Makes a file that the image leaves to us.
 pub fn complete(path: &str, contents: &str) -> Result<()> {
-    if fs::symlink_metadata(path).is_ok() {
+    if !sys::left_to_us(path) {
         return Ok(());
     }
     match fs::create_dir("/etc") {

@@ -271,7 +271,7 @@ pub fn complete_etc(hostname: &str) -> Result<()> {
     for (path, contents) in
         [("/etc/hosts", hosts), ("/etc/hostname", format!("{hostname}\n")), ("/etc/resolv.conf", String::new())]
     {
-        if std::fs::symlink_metadata(path).is_err() {
+        if sys::left_to_us(path) {
             match std::fs::write(path, contents) {
                 // A root file system that belongs to somebody else cannot be added to; nothing depends on these.
                 Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}

@@ -2,12 +2,14 @@
 //! that old path translators do not know (`statx` above all). Errors are the kernel's own.
 
 mod descriptors;
+mod etc;
 mod kernel;
 mod machine;
 mod network;
 mod vsock;
 
 pub use descriptors::*;
+pub use etc::*;
 pub use kernel::*;
 pub use machine::*;
 pub use network::*;

@@ -139,6 +139,27 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
     provider = home.open();
   });
 
+  it.each(["missing", "empty"])("have the names of their machine where an image's are %s", async (what) => {
+    const folder = await mkdtemp(join(tmpdir(), "alcove-image-"));
+    onTestFinished(() => rm(folder, { recursive: true }));
+    const rootfs = join(folder, "rootfs");
+    await cp((await busyboxRootfs()).dir, rootfs, { recursive: true, verbatimSymlinks: true });
+    for (const file of ["etc/hosts", "etc/hostname"]) {
+      await rm(join(rootfs, file), { force: true });
+      // As `docker export` writes them.
+      if (what === "empty") await writeFile(join(rootfs, file), "");
+    }
+    await using provider = nativeProvider(home.dataDir, rootfs, { prepared: 2 });
+    const cold = await spawn(testImage, provider);
+    const waiting = await prepares.until(home.dataDir, 2);
+    const claimed = await spawn(testImage, provider);
+    expect(waiting.has(claimed.pid)).toBe(true);
+    for (const { operations, sandboxId } of [cold, claimed]) {
+      const { output } = await runScript(operations, "cat /etc/hostname; grep localhost /etc/hosts");
+      expect(output).toBe(`${sandboxId}\n127.0.0.1\tlocalhost ${sandboxId}\n::1\tlocalhost ${sandboxId}\n`);
+    }
+  });
+
   it("one of an image, an agent or a root that was replaced is not claimed", async () => {
     const folder = await mkdtemp(join(tmpdir(), "alcove-image-"));
     onTestFinished(() => rm(folder, { recursive: true }));

@@ -1,0 +1,27 @@
+//! What images leave to whoever runs them, such as `/etc/hosts`.
+
+/// Whether it is not there, or empty: an engine that exports a container's files leaves an empty one where it mounts its own.
+pub fn left_to_us(path: &str) -> bool {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) => found.is_file() && found.len() == 0,
+        Err(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_or_empty_is_ours_and_links_and_contents_are_the_images() -> std::io::Result<()> {
+        let dir = std::env::temp_dir().join(format!("alcove-etc-{}", std::process::id()));
+        std::fs::create_dir(&dir)?;
+        std::fs::write(dir.join("empty"), "")?;
+        std::fs::write(dir.join("full"), "127.0.0.1 localhost\n")?;
+        std::os::unix::fs::symlink("empty", dir.join("link"))?;
+        let ours = ["none", "empty", "full", "link", "."].map(|name| left_to_us(&dir.join(name).to_string_lossy()));
+        std::fs::remove_dir_all(&dir)?;
+        assert_eq!(ours, [true, true, false, false, false]);
+        Ok(())
+    }
+}
