@@ -128,6 +128,44 @@ export function execRecordSuite(on: Subject): void {
     expect([late.status, late.json.code]).toEqual([409, "conflict"]);
   });
 
+  test("the calls of a named input are safe to repeat, the one that closes it too, and once its command has ended", async () => {
+    const id = await start({ command: "cat; sleep 1" });
+    const calls = [
+      { input: "mine", offset: 0, data: "one " },
+      { input: "mine", offset: 4, data: "two" },
+      { input: "mine", offset: 7, close: true },
+      { input: "mine", offset: 4, data: "two", close: true },
+    ];
+    const answers = async () =>
+      Promise.all(
+        calls.map(async (body) => {
+          const { status, json } = await on.client.call("POST", path(`/${id}/stdin`), body);
+          return [status, json.taken];
+        }),
+      );
+    for (const [index, body] of calls.slice(0, 3).entries()) {
+      const { json } = await on.client.call("POST", path(`/${id}/stdin`), body);
+      expect(json.taken).toBe([4, 7, 7][index]);
+    }
+    const again = [
+      [200, 7],
+      [200, 7],
+      [200, 7],
+      [200, 7],
+    ];
+    expect(await answers()).toEqual(again);
+    expect((await ended(id)).exit_code).toBe(0);
+    expect(await answers()).toEqual(again);
+    const late = await on.client.call("POST", path(`/${id}/stdin`), {
+      input: "mine",
+      offset: 7,
+      data: "three",
+    });
+    expect([late.status, late.json.code]).toEqual([409, "conflict"]);
+    const output = await on.client.call("GET", path(`/${id}/output`));
+    expect(said(output.text, "stdout")).toBe("one two");
+  });
+
   test("stdin: false leaves nothing to read", async () => {
     const id = await start({ command: "cat; echo over", stdin: false });
     expect((await ended(id)).exit_code).toBe(0);

@@ -99,8 +99,14 @@ export class StdinWriter {
       const known = Math.min(taken - from, data.length);
       const { close, signal } = options;
       const sent = { close, signal, input, offset: from + known, again: again || known > 0 };
+      const left = data.subarray(known);
       options.onSend?.();
-      await execs.writeStdin(execId, data.subarray(known), sent);
+      try {
+        await execs.writeStdin(execId, left, sent);
+      } catch (error) {
+        // A call that is repeated finds closed what it closed before, or its command ended: all was taken, nothing is left to do.
+        if (left.length > 0 || options.offset === "end" || !(error instanceof Conflict)) throw error;
+      }
       return Math.max(taken, from + data.length);
     });
   }
