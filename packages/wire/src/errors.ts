@@ -54,8 +54,8 @@ export const missingThings = [
 ] as const;
 export type MissingThing = (typeof missingThings)[number];
 
-/** Every `sandbox_ended` of a `not_found` for a sandbox that there was. docs/api/README.md. */
-export const sandboxEndings = ["destroyed", "expired"] as const;
+/** Every `sandbox_ended` of a `not_found` or `conflict` for a sandbox that there was, or that is ending. docs/api/README.md. */
+export const sandboxEndings = ["destroyed", "error", "expired"] as const;
 export type SandboxEnding = (typeof sandboxEndings)[number];
 
 /** The body of every refusal. docs/api/README.md. */

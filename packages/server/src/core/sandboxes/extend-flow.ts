@@ -5,6 +5,7 @@ import { TurnsByName } from "../../platform/turns-by-name.ts";
 import { type CallOptions, Conflict, RuntimeGone, type SandboxRow, Unavailable } from "../../ports/index.ts";
 import { callDeadlineMs, expiresInMs, type SandboxContext } from "./context.ts";
 import {
+  ends,
   hasTimeLeft,
   type LiveSandbox,
   notRunning,
@@ -153,12 +154,17 @@ export class ExtendFlow {
 }
 
 function notExtendable(row: SandboxRow, doing?: string): Conflict {
-  return new Conflict(`sandbox "${row.id}" ${whyNot(row, doing)} and cannot be extended`);
-}
-
-function whyNot(row: SandboxRow, doing: string | undefined): string {
-  if (row.destroyRequested || doing === "destroy") return "is being destroyed";
-  if (row.state === "running" || row.state === "unhealthy")
-    return `expired at ${row.expiresAt.toISOString()}`;
-  return `is in state ${row.state}`;
+  const still = "and cannot be extended";
+  if (row.destroyRequested || doing === "destroy")
+    return ends(row, "destroyed", `is being destroyed ${still}`);
+  switch (row.state) {
+    case "running":
+    case "unhealthy":
+    case "expired":
+      return ends(row, "expired", `expired at ${row.expiresAt.toISOString()} ${still}`);
+    case "error":
+      return ends(row, "error", `is in state error ${still}`);
+    default:
+      return new Conflict(`sandbox "${row.id}" is in state ${row.state} ${still}`);
+  }
 }

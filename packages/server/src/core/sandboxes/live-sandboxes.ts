@@ -327,7 +327,13 @@ export function mayRun(row: SandboxRow): boolean {
 }
 
 function hasExpired(row: SandboxRow): Conflict {
-  return new Conflict(`sandbox "${row.id}" expired at ${row.expiresAt.toISOString()}`);
+  return ends(row, "expired", `expired at ${row.expiresAt.toISOString()}`);
+}
+
+/** A refusal for a sandbox that nothing can be done in any more. */
+export function ends(row: SandboxRow, ending: SandboxEnding, how: string): Conflict {
+  const at = ending === "expired" ? { sandbox_ended_at: row.expiresAt.toISOString() } : {};
+  return new Conflict(`sandbox "${row.id}" ${how}`, { details: { sandbox_ended: ending, ...at } });
 }
 
 export function sandboxGone(row: SandboxRow): NotFound {
@@ -360,14 +366,14 @@ export function workerUnavailable(row: SandboxRow): DomainError {
 export function notRunning(row: SandboxRow): DomainError {
   const name = `sandbox "${row.id}"`;
   if (row.state === "destroyed") return sandboxGone(row);
-  if (row.destroyRequested && row.state !== "expired") return new Conflict(`${name} is being destroyed`);
+  if (row.destroyRequested && row.state !== "expired") return ends(row, "destroyed", "is being destroyed");
   switch (row.state) {
     case "creating":
       return new Conflict(`${name} is still being created`);
     case "expired":
       return hasExpired(row);
     case "error":
-      return new Conflict(`${name} is in state error: ${row.error ?? "its runtime ended"}`);
+      return ends(row, "error", `is in state error: ${row.error ?? "its runtime ended"}`);
     case "unhealthy":
       return new Unavailable(`${name} cannot be reached now: ${row.error ?? "its provider does not answer"}`);
     case "running":

@@ -9,6 +9,20 @@ test("a sandbox that has expired says so, also while it is being destroyed", () 
   expect(notRunning({ ...row, state: "running" }).message).toContain("is being destroyed");
 });
 
+test("a program can tell a sandbox that is ending, and one that ended by itself, from one that is not there yet", () => {
+  const expiresAt = new Date("2026-01-01T00:00:00Z");
+  const row = { id: "sb-1", expiresAt, destroyRequested: false } as SandboxRow;
+  expect(notRunning({ ...row, state: "expired" }).details).toEqual({
+    sandbox_ended: "expired",
+    sandbox_ended_at: "2026-01-01T00:00:00.000Z",
+  });
+  expect(notRunning({ ...row, state: "running", destroyRequested: true }).details).toEqual({
+    sandbox_ended: "destroyed",
+  });
+  expect(notRunning({ ...row, state: "error" }).details).toEqual({ sandbox_ended: "error" });
+  expect(notRunning({ ...row, state: "creating" }).details).toEqual({});
+});
+
 test("who asks with a name is told what ids are, whether there is a sandbox or not", () => {
   expect(sandboxNotFound("web").message).toMatch(
     /^sandbox "web" does not exist or was destroyed; ids begin with sb-/,
