@@ -25,8 +25,9 @@ export const errorCodes = [
 
 export type ErrorCode = (typeof errorCodes)[number];
 
-/** Every `reason` a `resource_limit` for a spawn, an extension, a command or a request can carry. docs/api/README.md. */
+/** Every `reason` a `resource_limit` for a spawn, an extension, a command, a file or a request can carry. docs/api/README.md. */
 export const limitReasons = [
+  "disk",
   "max_exec_timeout",
   "max_memory_mb",
   "max_memory_mb_per_owner",

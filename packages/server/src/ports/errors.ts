@@ -1,4 +1,4 @@
-import type { ErrorCode, MissingThing } from "@alcove/wire";
+import type { ErrorCode, LimitReason, MissingThing } from "@alcove/wire";
 
 /**
  * A refusal or failure that the caller is told about. `message` names the thing, the value, the limit and the way out.
@@ -58,6 +58,12 @@ export class TooLarge extends DomainError {
 export class ResourceLimit extends DomainError {
   constructor(message: string, options?: DomainErrorOptions) {
     super("resource_limit", message, options);
+  }
+}
+/** A sandbox's own disk has no room for what is written to it. */
+export class SandboxDiskFull extends ResourceLimit {
+  constructor(message: string, options: Pick<DomainErrorOptions, "cause"> = {}) {
+    super(message, { ...options, details: { reason: "disk" satisfies LimitReason } });
   }
 }
 /** The deadline of a buffered exec. Its details carry `exec_id`, `stdout`, `stderr`. */

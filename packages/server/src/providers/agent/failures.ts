@@ -4,8 +4,8 @@ import {
   DomainError,
   NotFound,
   ProviderError,
-  ResourceLimit,
   RuntimeGone,
+  SandboxDiskFull,
   TooLarge,
   Unavailable,
 } from "../../ports/errors.ts";
@@ -39,7 +39,7 @@ export function translateFailure(
     case "unsupported":
       return new BadRequest(message);
     case "no_space":
-      return new ResourceLimit(message);
+      return new SandboxDiskFull(message);
     case "too_large":
       return new TooLarge(message);
     case "busy":

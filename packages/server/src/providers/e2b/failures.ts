@@ -1,7 +1,7 @@
 import { formatDuration } from "@alcove/wire";
 import { DeadlineExceeded } from "../../platform/deadline.ts";
 import { messageOf } from "../../platform/message-of.ts";
-import { DomainError, ProviderError, Unavailable } from "../../ports/errors.ts";
+import { DomainError, ProviderError, SandboxDiskFull, Unavailable } from "../../ports/errors.ts";
 import { isTooLong } from "./answer-bounds.ts";
 import { type RetryAfters, retryAfterAtMostS } from "./retry-afters.ts";
 
@@ -74,7 +74,7 @@ export class Failures {
           retryAfterS: defaultRetryAfterS,
         });
       case "no space":
-        return new DomainError("storage_full", `the disk of the sandbox is full: e2b could not ${what}`);
+        return new SandboxDiskFull(`the disk of the sandbox is full: e2b could not ${what}`);
       case "other":
         return new ProviderError(`e2b failed to ${what}, or its answer could not be understood`, { cause });
       default:

@@ -8,6 +8,7 @@ import {
   type DomainError,
   NotFound,
   ProviderError,
+  SandboxDiskFull,
   TooLarge,
 } from "../../ports/errors.ts";
 import type { CallOptions, FileChange, FileEntry, FileOperations } from "../../ports/sandbox-operations.ts";
@@ -70,8 +71,8 @@ export class MemoryFiles implements FileOperations {
   ): Promise<FileEntry> {
     const fs = this.#fs();
     const owner = this.#owner(options.user);
-    const limit = Math.min(options.maxBytes ?? Number.POSITIVE_INFINITY, fs.maxBytes);
-    const content = await collectBody(body, { limit, target, signal: options.signal });
+    const { maxBytes, signal } = options;
+    const content = await collectBody(body, { maxBytes, room: fs.maxBytes, target, signal });
     return await translate(target, async () => {
       const file = normal(target);
       const before = await fs.memory.stat(file).catch(() => undefined);
@@ -188,7 +189,7 @@ export class MemoryFiles implements FileOperations {
   ): Promise<{ entries: number }> {
     const fs = this.#fs();
     const owner = this.#owner(options.user);
-    const content = await collectBody(body, { limit: fs.maxBytes, target, signal: options.signal });
+    const content = await collectBody(body, { room: fs.maxBytes, target, signal: options.signal });
     return await translate(target, async () => {
       const root = normal(target);
       if (!(await fs.memory.stat(root)).isDirectory) throw new BadRequest(`"${target}" is not a directory`);
@@ -328,7 +329,7 @@ function* chunksOf(content: Buffer): Generator<Buffer> {
 
 async function collectBody(
   body: AsyncIterable<Uint8Array>,
-  options: { limit: number; target: string; signal: AbortSignal },
+  options: { maxBytes?: number | undefined; room: number; target: string; signal: AbortSignal },
 ): Promise<Buffer> {
   const chunks: Uint8Array[] = [];
   let total = 0;
@@ -344,8 +345,9 @@ async function collectBody(
     if (next.done === true) break;
     const chunk = next.value;
     total += chunk.length;
-    if (total > options.limit)
-      throw new TooLarge(`"${options.target}" would be larger than the ${options.limit} bytes allowed`);
+    if (options.maxBytes !== undefined && total > options.maxBytes)
+      throw new TooLarge(`"${options.target}" would be larger than the ${options.maxBytes} bytes allowed`);
+    if (total > options.room) throw diskFull(options.target);
     chunks.push(chunk);
   }
   return Buffer.concat(chunks);
@@ -360,6 +362,10 @@ async function translate<T>(target: string, work: () => Promise<T>): Promise<T> 
     if (code === undefined) throw error;
     throw domainError(code, target, error);
   }
+}
+
+function diskFull(target: string, cause?: unknown): SandboxDiskFull {
+  return new SandboxDiskFull(`"${target}": the sandbox's disk is full`, { cause });
 }
 
 function domainError(code: string, target: string, cause: unknown): DomainError {
@@ -378,7 +384,7 @@ function domainError(code: string, target: string, cause: unknown): DomainError 
       return new Conflict(`"${target}" is a directory that is not empty`, { cause });
     case "ENOSPC":
     case "EFBIG":
-      return new TooLarge(`no space is left for "${target}" in this mock sandbox`, { cause });
+      return diskFull(target, cause);
     default:
       return new ProviderError(`the simulated file system failed on "${target}" with ${code}`, { cause });
   }

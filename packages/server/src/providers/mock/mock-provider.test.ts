@@ -1,3 +1,4 @@
+import { Readable } from "node:stream";
 import { afterEach, describe, expect, it } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
 import { randomIds } from "../../platform/random-ids.ts";
@@ -185,6 +186,15 @@ describe("output that nobody reads", () => {
 });
 
 describe("files of the mock provider", () => {
+  it("beyond its disk are refused as by providers that have one", async () => {
+    const { files } = await spawned(provider());
+    const more = Readable.from(Array.from({ length: 130 }, () => Buffer.alloc(1_048_576)));
+    await expect(files.write("/workspace/large", more, options)).rejects.toMatchObject({
+      code: "resource_limit",
+      details: { reason: "disk" },
+    });
+  });
+
   it("are shared with commands", async () => {
     const { execs, files } = await spawned(provider());
     const written = await files.write("/workspace/deep/er/file", bytes("content"), {
