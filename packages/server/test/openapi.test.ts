@@ -40,6 +40,28 @@ test("variants of streams have names, and a field that tells them apart", async 
   }
 });
 
+test("what refusals tell a program beside their code is described, and is what they tell", async () => {
+  const { components } = JSON.parse(await currentDocument());
+  const ajv = new Ajv2020({ strict: false });
+  addFormats.default(ajv);
+  const validate = ajv.compile(components.schemas.Error);
+  const env = { ALCOVE_DEFAULTS_MAX_SANDBOXES: "1" };
+  await using server = await startTestServer({ provider: mockProvider, env });
+  const client = new TestClient(server.url);
+  const { json: sandbox } = await client.call("POST", "/api/v1/sandboxes", {});
+  const full = await client.call("POST", "/api/v1/sandboxes", {});
+  await client.call("DELETE", `/api/v1/sandboxes/${sandbox.id}`);
+  const gone = await client.call("GET", `/api/v1/sandboxes/${sandbox.id}`);
+  expect(full.json).toMatchObject({ code: "resource_limit", reason: "max_sandboxes" });
+  expect(gone.json).toMatchObject({ code: "not_found", what: "sandbox", sandbox_ended: "destroyed" });
+  for (const { json } of [full, gone]) {
+    expect(validate(json), JSON.stringify(validate.errors)).toBe(true);
+    expect(Object.keys(components.schemas.Error.properties)).toEqual(
+      expect.arrayContaining(Object.keys(json)),
+    );
+  }
+});
+
 interface Schema {
   $ref?: string;
   type?: string;

@@ -64,6 +64,26 @@ export const ErrorBody = Type.Object(
   {
     code: Type.Enum([...errorCodes]),
     message: Type.String({ description: "Names the thing, the value, the limit and the way out." }),
+    what: Type.Optional(
+      Type.Enum([...missingThings], { description: "Of a not_found: what there is none of." }),
+    ),
+    reason: Type.Optional(
+      Type.String({
+        description: `Of a resource_limit, what is at its limit: ${limitReasons.join(", ")}. lost: of a command that went with its sandbox.`,
+      }),
+    ),
+    queue: Type.Optional(
+      Type.Enum(["full", "timeout"], { description: "Of a spawn that was to wait for its place." }),
+    ),
+    waited_ms: Type.Optional(Type.Integer({ description: "How long it waited." })),
+    sandbox_ended: Type.Optional(
+      Type.Enum([...sandboxEndings], {
+        description:
+          "Of a not_found or conflict: how the sandbox ended, or is ending. A new one is what helps.",
+      }),
+    ),
+    sandbox_ended_at: Type.Optional(Type.String({ format: "date-time" })),
+    exec_id: Type.Optional(Type.String({ description: "Of a command that was started all the same." })),
   },
   { $id: "Error", additionalProperties: true },
 );

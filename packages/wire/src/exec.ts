@@ -212,7 +212,7 @@ export type ExecResult = Static<typeof ExecResult>;
 
 /** A buffered command that its deadline ended: the error, and all that a result has. */
 export const ExecTimeout = Type.Object(
-  { ...ErrorBody.properties, ...ExecResult.properties, code: Type.Literal("timeout") },
+  { code: Type.Literal("timeout"), message: ErrorBody.properties.message, ...ExecResult.properties },
   { $id: "ExecTimeout" },
 );
 export type ExecTimeout = Static<typeof ExecTimeout>;
