@@ -12,6 +12,8 @@ const rights =
   /^(Umask|Uid|Gid|Groups|NSpid|Threads|Sig(Blk|Ign|Cgt)|Cap\w+|NoNewPrivs|Seccomp\w*|Cpus_allowed|Mems_allowed|CoreDumping|THP_enabled):/;
 
 const inside = [
+  // What two streams say at once comes in either order.
+  "exec 2>&1",
   "id",
   "hostname",
   "cat /proc/meminfo /proc/cpuinfo /proc/cgroups",
