@@ -33,9 +33,11 @@ export class GroupCommit {
   #closed = false;
   #unwritable = false;
   #held = 0;
+  /** Since when somebody waits for what holds commits. */
+  #heldSinceMs: number | undefined;
   /** Called after each batch that was committed. */
   onCommit: (() => void) | undefined;
-  /** Of each batch that was committed, from its first statement on. */
+  /** Of each batch that was committed, from its first statement on, or from when it had to wait for what held it. */
   readonly commits = new Histogram(commitBoundsMs);
 
   /** @param options.reserve is given up when the disk is full, so that what ends can be written down. */
@@ -108,7 +110,10 @@ export class GroupCommit {
     this.#scheduled = true;
     setImmediate(() => {
       this.#scheduled = false;
-      if (this.#held > 0) return;
+      if (this.#held > 0) {
+        this.#heldSinceMs ??= this.#nowMs();
+        return;
+      }
       if (this.#waiting.length > 0) this.#commitBatch();
       if (this.#waiting.length > 0) this.#schedule();
     });
@@ -119,7 +124,8 @@ export class GroupCommit {
     const done: Write[] = [];
     const failures = new Map<Write, unknown>();
     const lasting = this.#waiting.some((write) => write.lasting);
-    const begunMs = this.#nowMs();
+    const begunMs = this.#heldSinceMs ?? this.#nowMs();
+    this.#heldSinceMs = undefined;
     try {
       // Not within a transaction.
       if (lasting) this.#db.exec("PRAGMA synchronous = FULL");

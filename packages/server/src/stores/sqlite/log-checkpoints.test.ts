@@ -17,8 +17,10 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { fileURLToPath } from "node:url";
+import { Worker } from "node:worker_threads";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { describeWith } from "../../../test/support/requirements.ts";
+import { currentRequestId, withinRequest } from "../../platform/request-scope.ts";
 import { SqliteStore } from "./sqlite-store.ts";
 
 const mebibyte = 1 << 20;
@@ -203,6 +205,50 @@ describe("LogCheckpoints", () => {
       stdio: "inherit",
     });
     expect(await once(child, "exit")).toEqual([0, null]);
+  });
+
+  it("tells of a disk whose syncs have no end, and has writes wait for a while only", async () => {
+    const { lines, logger } = logged();
+    await using store = await SqliteStore.open({ path: file });
+    await using checkpoints = store.checkpoints({ logger });
+    // As a thread that waits for the disk: it answers nothing.
+    const post = vi.spyOn(Worker.prototype, "postMessage").mockImplementation(() => undefined);
+    const startedMs = performance.now();
+    for (let n = 0; n < 68; n++) await store.changeSetting(`n${n}`, "x".repeat(mebibyte));
+    const waitedMs = performance.now() - startedMs;
+    expect(waitedMs).toBeGreaterThan(4_000);
+    expect(waitedMs).toBeLessThan(15_000);
+    expect(lines).toEqual([expect.stringContaining("cannot be brought into the database now")]);
+    expect(store.commits.sum).toBeGreaterThan(4_000);
+    await store.changeSetting("some", "soon");
+    expect(performance.now() - startedMs - waitedMs).toBeLessThan(1_000);
+    const [thread] = post.mock.contexts as Worker[];
+    post.mockRestore();
+    thread?.postMessage("checkpoint");
+    await checkpoints.settle();
+    await checkpoints.settle();
+    expect(lines[1]).toBe("the log is brought into the database again");
+    expect(withoutLog("some")).toBe("soon");
+    await store.changeSetting("some", "begins the log anew");
+    expect(logBytes()).toBeLessThan(17 * mebibyte);
+  });
+
+  it("tells of the disk for no request, whoever wrote before", async () => {
+    const requests: (string | undefined)[] = [];
+    const log = () => void requests.push(currentRequestId());
+    await using store = await SqliteStore.open({ path: file });
+    await using checkpoints = store.checkpoints({ logger: { warn: log, info: log } });
+    const post = vi.spyOn(Worker.prototype, "postMessage").mockImplementation(function (this: Worker) {
+      this.emit("message", { error: "disk I/O error", errcode: 10 });
+    });
+    const { promise, resolve } = Promise.withResolvers<void>();
+    withinRequest({ id: "req-1", span: undefined }, () =>
+      resolve(store.changeSetting("some", "value").then(() => undefined)),
+    );
+    await promise;
+    await vi.waitFor(() => expect(requests).toEqual([undefined]), 5_000);
+    post.mockRestore();
+    await checkpoints.settle();
   });
 
   it("tells the store of damage that the thread has met", async () => {

@@ -1,6 +1,7 @@
 import { statSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 import { Worker } from "node:worker_threads";
+import { outsideRequests } from "../../platform/request-scope.ts";
 import type { GroupCommit } from "./group-commit.ts";
 import type { WatchedDatabase } from "./watched-database.ts";
 
@@ -10,6 +11,8 @@ const pauseMs = 250;
 export const mostLogBytes = 16 << 20;
 /** While a round goes on, commits wait for its end once the log is longer by this: the disk is slower than they are. */
 const mostMeanwhileBytes = 3 * mostLogBytes;
+/** A disk that takes longer is told of, and keeps nobody waiting any more: a service that answers nothing is worse than a long log. */
+const patienceMs = 5_000;
 /** SQLite's own: after so many pages the connection that writes makes the checkpoint itself. */
 const ownAutocheckpoint = 1_000;
 /** With the thread at work this is met only should a round be left out. */
@@ -70,7 +73,8 @@ export class LogCheckpoints implements AsyncDisposable {
     });
     this.#worker.unref();
     this.#leaveToWriter(false);
-    this.#commit.onCommit = () => this.#note();
+    // Whoever's commit it was, what is done about the log is done for nobody.
+    this.#commit.onCommit = () => outsideRequests(() => this.#note());
   }
 
   /** Everything that was committed until now is in the database when this resolves, unless somebody reads what was before. */
@@ -99,7 +103,7 @@ export class LogCheckpoints implements AsyncDisposable {
     this.#more = true;
     const bytes = this.#logBytes();
     if (this.#working !== undefined) {
-      if (bytes > this.#holdAboveBytes + mostMeanwhileBytes) this.#commit.holdUntil(this.#working);
+      if (bytes > this.#holdAboveBytes + mostMeanwhileBytes) this.#hold(this.#working);
       return;
     }
     if (bytes > this.#holdAboveBytes) {
@@ -131,10 +135,24 @@ export class LogCheckpoints implements AsyncDisposable {
     if (bytes <= this.#holdAboveBytes) return;
     // The most was brought over while others wrote; what came meanwhile is little, and they wait for that.
     const rest = this.#round();
-    this.#commit.holdUntil(rest);
+    this.#hold(rest);
     const last = await rest;
     // Somebody reads what was before, or the disk takes no more: waiting again and again would change nothing.
     this.#holdAboveBytes = last?.left === 0 ? mostLogBytes : bytes + mostLogBytes;
+  }
+
+  /** Commits wait for this, but not for a disk that does not answer: the log may grow by as much again then. */
+  #hold(work: Promise<unknown>): void {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const timer = setTimeout(() => {
+      this.#holdAboveBytes = this.#logBytes();
+      resolve();
+    }, patienceMs);
+    void work.finally(() => {
+      clearTimeout(timer);
+      resolve();
+    });
+    this.#commit.holdUntil(promise);
   }
 
   /** Does not fail. @returns undefined when it has failed. */
@@ -145,7 +163,11 @@ export class LogCheckpoints implements AsyncDisposable {
     this.#worker.postMessage("checkpoint");
     // Commits may wait for it, which nothing else might keep the process alive for.
     this.#worker.ref();
+    const slow = setTimeout(() => {
+      if (!this.#closed) this.#tell(`the disk has not answered for ${patienceMs / 1_000} s`);
+    }, patienceMs).unref();
     const round = await promise;
+    clearTimeout(slow);
     this.#worker.unref();
     if (round === undefined) return undefined;
     if (!("error" in round)) {
