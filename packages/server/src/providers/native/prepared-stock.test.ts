@@ -1,5 +1,6 @@
 import { PassThrough } from "node:stream";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import { currentRequestId, withinRequest } from "../../platform/request-scope.ts";
 import type { PreparedShape } from "./prepared-shape.ts";
 import { PreparedStock, type Waiting } from "./prepared-stock.ts";
 
@@ -16,6 +17,7 @@ let busy: boolean;
 let made: Waiting[];
 let discarded: string[];
 let failures: unknown[];
+let requests: (string | undefined)[];
 let fail: Error | undefined;
 let gone: boolean;
 let failing: (shape: PreparedShape) => boolean;
@@ -24,6 +26,7 @@ let stock: PreparedStock;
 beforeEach(() => {
   vi.useFakeTimers();
   [madeOf, busy, made, discarded, failures, fail] = ["files", false, [], [], [], undefined];
+  requests = [];
   failing = () => true;
   gone = false;
   stock = stockOf(2);
@@ -38,6 +41,7 @@ function stockOf(count: number): PreparedStock {
     count,
     site: {
       make: async (wanted) => {
+        requests.push(currentRequestId());
         if (fail !== undefined && failing(wanted)) throw fail;
         if (gone) return undefined;
         const one = { name: `prepared-${made.length}`, madeOf, connection: new PassThrough() };
@@ -63,6 +67,13 @@ it("a shape that was wanted once is prepared, as often as configured, and each i
   expect([take(), take(), take()]).toEqual(["prepared-0", "prepared-1", undefined]);
   await quiet();
   expect(made).toHaveLength(4);
+});
+
+it("what is prepared is done for no request, whoever spawned before", async () => {
+  // Timers that are not real ones carry no request along.
+  vi.useRealTimers();
+  withinRequest({ id: "req-1", span: undefined }, () => void take());
+  await vi.waitFor(() => expect(requests).toEqual([undefined, undefined]));
 });
 
 it("nothing is prepared while somebody waits, and a busy site is waited for", async () => {

@@ -1,4 +1,5 @@
 import type { Duplex } from "node:stream";
+import { outsideRequests } from "../../platform/request-scope.ts";
 import { mostOf, type PreparedShape, shapeKey } from "./prepared-shape.ts";
 
 /** One that waits for its owner. */
@@ -106,7 +107,8 @@ export class PreparedStock implements AsyncDisposable {
   later(waitMs = quietMs): void {
     if (this.#closed || this.#count === 0) return;
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#refill(), waitMs);
+    // Armed at the end of somebody's spawn, and nothing of that: its request is answered by then.
+    this.#timer = outsideRequests(() => setTimeout(() => this.#refill(), waitMs));
     // What is made ahead keeps no process alive.
     this.#timer.unref();
   }
