@@ -1,5 +1,5 @@
 import { describe, expect, it, vi } from "vitest";
-import { silentLogger } from "../../platform/logger.ts";
+import { type Logger, silentLogger } from "../../platform/logger.ts";
 import type { RuntimeId } from "../../ports/index.ts";
 import { UncountedGuard } from "./uncounted-guard.ts";
 
@@ -22,10 +22,12 @@ function guarded(
   const counted = { mb: 0, seenAtMb: [] as number[] };
   const stopped: string[] = [];
   const usual = { mb: options.usualMb };
+  const told: string[] = [];
+  const tell = ({ event }: { event?: string }, message: string) => void told.push(`${event} ${message}`);
   let read = 0;
   const guard = new UncountedGuard({
     maxPercent: options.maxPercent ?? 10,
-    logger: silentLogger,
+    logger: Object.assign(Object.create(silentLogger) as Logger, { warn: tell, info: tell }),
     running: () => holdings.keys(),
     stops: "stopped: what it has ",
     of: "what it has",
@@ -54,7 +56,7 @@ function guarded(
       stopped.push(`${id} ${reason}`);
     },
   });
-  return { guard, holdings, memory, counted, usual, stopped, reads: () => read };
+  return { guard, holdings, memory, counted, usual, stopped, told, reads: () => read };
 }
 
 describe("the guard of what is counted for nobody", () => {
@@ -69,6 +71,28 @@ describe("the guard of what is counted for nobody", () => {
         /^rt-two stopped: .* up to 900 MB, and 1200 MB .* 10 % of .*max_uncounted_percent$/,
       ),
     ]);
+  });
+
+  it("tells what has grown when nobody is to blame, again while it lasts, and when it is over", async () => {
+    const clock = vi.spyOn(performance, "now").mockReturnValue(0);
+    try {
+      const { guard, memory, told } = guarded();
+      await guard.look();
+      memory.uncountedMb = 1_500;
+      await guard.look();
+      await guard.look();
+      expect(told).toEqual([expect.stringMatching(/^memory.uncounted 1200 MB .*\(what it has\)$/)]);
+      clock.mockReturnValue(2 * 3_600_000);
+      await guard.look();
+      await guard.look();
+      expect(told).toHaveLength(2);
+      memory.uncountedMb = 400;
+      await guard.look();
+      await guard.look();
+      expect(told.slice(2)).toEqual([expect.stringMatching(/^memory.usual .*\(what it has\)$/)]);
+    } finally {
+      clock.mockRestore();
+    }
   });
 
   it("has nobody answer for what is counted for somebody, and takes none of it for usual", async () => {

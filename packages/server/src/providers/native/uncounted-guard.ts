@@ -18,6 +18,8 @@ const helpfulShare = 1 / 16;
 const freedWithinMs = 10_000;
 /** Of what may be in use: when it has grown by so much more, another one is stopped although the last was to no avail. */
 const furtherShare = 1 / 8;
+/** Growth that nobody is to blame for is told again after so long: whoever looks must not have to go back weeks in the log. */
+const tellAgainMs = 3_600_000;
 /** A least that is lower by so much is written down. */
 const worthWritingMb = 16;
 
@@ -65,6 +67,8 @@ export class UncountedGuard implements AsyncDisposable {
   #writtenMb = Number.POSITIVE_INFINITY;
   /** Looks in a row that found no sandbox to blame. */
   #inVain = 0;
+  /** When that was told last. */
+  #toldMs: number | undefined;
   /** The last one that was stopped, until that has helped. */
   #stopped: { grownMb: number; atMs: number; told: boolean } | undefined;
 
@@ -105,6 +109,7 @@ export class UncountedGuard implements AsyncDisposable {
     else if (grownMb <= mostMb / 2) await this.#options.seeOthers?.();
     if (grownMb <= mostMb) {
       this.#inVain = 0;
+      this.#tellUsual(grownMb);
       // What goes up and down about the most that may be is no help of whoever was stopped.
       if (grownMb <= mostMb * (1 - furtherShare)) this.#stopped = undefined;
       return pauseMs;
@@ -119,11 +124,7 @@ export class UncountedGuard implements AsyncDisposable {
     const worst = this.#worst(holdings);
     const grown = `${Math.round(grownMb)} MB of the machine's memory are in use and counted for nobody`;
     if (worst === undefined || sumOf(holdings) / 2 ** 20 < grownMb / 2) {
-      if (this.#inVain === 0)
-        this.#options.logger.warn(
-          { uncounted_mb: Math.round(uncountedMb), usual_mb: Math.round(usualMb) },
-          `${grown}, and no sandbox is to blame`,
-        );
+      this.#tellUncounted(grown, { uncountedMb, usualMb });
       this.#inVain++;
       return Math.max(longPauseMs, pausesOfLook * (performance.now() - beganMs));
     }
@@ -131,6 +132,25 @@ export class UncountedGuard implements AsyncDisposable {
     await this.#end(worst[0], worst[1] / 2 ** 20, grown);
     this.#stopped = { grownMb, atMs: performance.now(), told: false };
     return pauseMs;
+  }
+
+  #tellUncounted(grown: string, seen: { uncountedMb: number; usualMb: number }): void {
+    const nowMs = performance.now();
+    if (this.#inVain > 0 && this.#toldMs !== undefined && nowMs - this.#toldMs < tellAgainMs) return;
+    this.#toldMs = nowMs;
+    const { logger, of } = this.#options;
+    const figures = { uncounted_mb: Math.round(seen.uncountedMb), usual_mb: Math.round(seen.usualMb) };
+    logger.warn({ event: "memory.uncounted", ...figures }, `${grown}, and no sandbox is to blame (${of})`);
+  }
+
+  #tellUsual(grownMb: number): void {
+    if (this.#toldMs === undefined) return;
+    this.#toldMs = undefined;
+    const { logger, of } = this.#options;
+    logger.info(
+      { event: "memory.usual", grown_mb: Math.round(grownMb) },
+      `the machine's memory that is counted for nobody is within its bounds again (${of})`,
+    );
   }
 
   /** After a look that took long. */
@@ -151,8 +171,8 @@ export class UncountedGuard implements AsyncDisposable {
     }
     if (!isSoon && !stopped.told)
       this.#options.logger.warn(
-        { grown_mb: Math.round(grownMb) },
-        "the machine uses no less memory since the last sandbox was stopped for it; another one is stopped only once it uses more",
+        { event: "memory.uncounted", grown_mb: Math.round(grownMb) },
+        `the machine uses no less memory since the last sandbox was stopped for ${this.#options.of}; another one is stopped only once it uses more`,
       );
     stopped.told ||= !isSoon;
     return true;
