@@ -125,6 +125,8 @@ export interface SpawnedRuntime {
   image: string;
   /** Given by the provider, in place of the proposed one. */
   runtimeId?: RuntimeId;
+  /** What the machine knows its control groups by, where that is another name than the runtime's. */
+  controlGroup?: string;
 }
 
 export interface InventoryEntry {

@@ -16,6 +16,8 @@ export interface SandboxHappening {
   /** `gone`: whoever asked for it left, and it was undone. */
   outcome: "ok" | "failed" | "gone";
   durationMs?: number;
+  /** As the machine's log names it, where that is not the runtime's name. */
+  controlGroup?: string | undefined;
   /** Of a file in the sandbox. */
   filePath?: string;
   reason?: string;
@@ -32,7 +34,7 @@ export function logSandbox(
   happening: SandboxHappening,
   message: string,
 ): void {
-  const { event, outcome, durationMs, filePath, reason, error, err } = happening;
+  const { event, outcome, durationMs, controlGroup, filePath, reason, error, err } = happening;
   const fields = {
     event,
     outcome,
@@ -41,6 +43,7 @@ export function logSandbox(
     ...(row.ownerId !== "" && { owner_id: row.ownerId }),
     provider: row.provider,
     ...(durationMs !== undefined && { duration_ms: Math.round(durationMs * 100) / 100 }),
+    ...(controlGroup !== undefined && { control_group: controlGroup }),
     ...(filePath !== undefined && { file_path: filePath }),
     ...(reason !== undefined && { reason }),
     ...(error !== undefined && { error }),

@@ -194,8 +194,8 @@ export class SpawnFlow {
         ...(slot && pool.runtime(slot, plan.provider)),
       };
       const traits = { "alcove.sandbox.id": entry.row.id, "alcove.provider": plan.provider.name };
-      const image = await traced("spawn provider", traits, async () => {
-        const { image, runtimeId } = await this.#provide(spec, plan, {
+      const { image, controlGroup } = await traced("spawn provider", traits, async () => {
+        const { runtimeId, ...made } = await this.#provide(spec, plan, {
           signal: options.signal,
           ...withSpans(options.onStage, clock),
         });
@@ -204,7 +204,7 @@ export class SpawnFlow {
           const owner = spec.user === undefined ? undefined : slot;
           await makeWorkspace(plan.provider.sandbox(entry.runtimeId).files, owner, options);
         }
-        return image;
+        return made;
       });
       options.onStage?.("provider", since(clock, startedMs));
       const committedMs = clock.monotonicMs();
@@ -219,7 +219,8 @@ export class SpawnFlow {
       const durationMs = since(clock, startedMs);
       this.#context.operations.succeeded("spawn", entry.row.provider, durationMs);
       this.#context.registry.spawned(entry.row.provider);
-      logSandbox(logger, entry.row, { event: "sandbox.spawn", outcome: "ok", durationMs }, "sandbox spawned");
+      const happened = { event: "sandbox.spawn", outcome: "ok", durationMs, controlGroup } as const;
+      logSandbox(logger, entry.row, happened, "sandbox spawned");
       return entry.row;
     } catch (error) {
       const cause = options.signal.aborted ? causeOf(options.signal, plan) : error;

@@ -99,6 +99,15 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
     expect(warm).toEqual(cold);
   });
 
+  it("are spawned with the name of their groups, which is not theirs", async () => {
+    const [first, second] = [specOf(), specOf()];
+    expect(await provider.spawn(first, soon())).toEqual({ image: testImage });
+    await prepares.until(home.dataDir, 2);
+    const { controlGroup } = await provider.spawn(second, soon());
+    expect(controlGroup).toMatch(/^prepared-/);
+    expect(await groupsHere()).toContain(controlGroup);
+  });
+
   it("with a network have the same of it, and it is theirs", async (context) => {
     const { ok } = await requirement("slirp4netns");
     if (!ok) return context.skip("slirp4netns is not installed");

@@ -1,4 +1,5 @@
 import { availableParallelism } from "node:os";
+import { basename } from "node:path";
 import type { Duplex } from "node:stream";
 import { type Capability, networkModes } from "@alcove/wire";
 import { abortable } from "../../platform/abortable.ts";
@@ -267,7 +268,8 @@ export class NativeProvider implements RuntimeProvider {
     if (failure !== undefined && (await this.#site.mend(prepared, root, image)))
       failure = await this.#startOrUndo(prepared, filled, root, options);
     if (failure !== undefined) throw await toldFailure(failure.error);
-    return { image };
+    const controlGroup = otherGroup(this.#connected.get(spec.runtimeId)?.record);
+    return { image, ...(controlGroup !== undefined && { controlGroup }) };
   }
 
   /** @returns why it did not start, and nothing of it is left then; rejects only when it was aborted. */
@@ -595,6 +597,12 @@ export class NativeProvider implements RuntimeProvider {
       throw new ProviderError(`native runtime ${runtimeId} could not be removed: ${cause}`, { cause: error });
     }
   }
+}
+
+/** One that was made ahead keeps the groups of then. */
+function otherGroup(record: RuntimeRecord | undefined): string | undefined {
+  const name = basename(record?.cgroup?.dirs[0]?.path ?? "");
+  return name === "" || name === record?.runtimeId ? undefined : name;
 }
 
 function defaultsOf(config: ImageConfig, spec: RuntimeSpec): { user?: string; workdir?: string } {
