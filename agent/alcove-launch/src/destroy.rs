@@ -59,9 +59,12 @@ pub fn recorded(path: &Path, step: &'static str) -> Result<Option<OwnedFd>> {
         return Ok(None);
     }
     // Opened first, compared after: from then on the descriptor cannot come to mean another process.
-    match sys::pidfd_open(record.pid) {
-        Ok(handle) => Ok((sys::start_time(record.pid).ok() == Some(record.start_time)).then_some(handle)),
-        Err(error) if sys::errno_is(&error, libc::ESRCH) => Ok(None),
+    let opened = sys::pidfd_open(record.pid);
+    let is_same = sys::start_time(record.pid).ok() == Some(record.start_time);
+    match opened {
+        Ok(handle) => Ok(is_same.then_some(handle)),
+        // The number of a thread that began since is refused, not unknown, and differently by release of the kernel.
+        Err(error) if sys::errno_is(&error, libc::ESRCH) || !is_same => Ok(None),
         Err(error) => Err(StepError::io(step, format!("process {}", record.pid), error)),
     }
 }

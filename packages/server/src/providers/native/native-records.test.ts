@@ -1,4 +1,4 @@
-import { readFile, writeFile } from "node:fs/promises";
+import { readdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { runScript } from "../../../test/support/attack-probe.ts";
@@ -37,6 +37,28 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "what nat
 
   const works = async (among: NativeProvider) =>
     expect((await runScript(among.sandbox(runtimeId), "echo works")).output).toBe("works\n");
+
+  it("one that has ended is removed although a thread of somebody's has the number of its first process", async () => {
+    const ended = randomIds.runtimeId();
+    const spec = {
+      runtimeId: ended,
+      sandboxId: randomIds.sandboxId(),
+      image: testImage,
+      memoryMb: 64,
+      vcpus: 1,
+    };
+    const { promise, resolve } = Promise.withResolvers<void>();
+    using _ = { [Symbol.dispose]: provider.onExit((id) => id === ended && resolve()) };
+    await provider.spawn({ ...spec, env: {}, expiresInMs: 600_000, metadata: {} }, soon());
+    const processFile = join(home.dataDir, "runtimes/native", ended, "process.json");
+    const first = JSON.parse(await readFile(processFile, "utf8"));
+    process.kill(first.pid, "SIGKILL");
+    await promise;
+    const thread = (await readdir("/proc/self/task")).find((id) => Number(id) !== process.pid);
+    await writeFile(processFile, JSON.stringify({ ...first, pid: Number(thread) }));
+    await provider.destroy(ended, soon());
+    expect((await provider.inventory(soon())).map((entry) => entry.runtimeId)).toEqual([runtimeId]);
+  });
 
   it.each([
     ["of a newer release", (text: string) => JSON.stringify({ ...JSON.parse(text), version: 2 })],
