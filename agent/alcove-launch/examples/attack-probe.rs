@@ -639,20 +639,94 @@ fn wait_to_send(file: libc::c_long) {
         std::mem::forget(far);
         near
     });
-    #[repr(C)]
-    struct Rights(libc::cmsghdr, libc::c_int);
+    send_files(socket.as_raw_fd(), &[file as libc::c_int], 4_096);
+}
+
+/// As many files as one message takes.
+const MOST_FILES: usize = 253;
+
+#[repr(C)]
+struct Rights(libc::cmsghdr, [libc::c_int; MOST_FILES]);
+
+/// Waits where there is no room for them.
+/// @param size of the bytes beside them, which take room of the socket.
+fn send_files(socket: libc::c_int, files: &[libc::c_int], size: usize) {
     // SAFETY: all zeroes are an empty header.
     let mut rights: Rights = unsafe { std::mem::zeroed() };
-    rights.0.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<libc::c_int>()) as _;
-    (rights.0.cmsg_level, rights.0.cmsg_type, rights.1) = (libc::SOL_SOCKET, libc::SCM_RIGHTS, file as libc::c_int);
+    rights.1[..files.len()].copy_from_slice(files);
+    rights.0.cmsg_len = (size_of::<libc::cmsghdr>() + size_of_val(files)) as _;
+    (rights.0.cmsg_level, rights.0.cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+    let length = (rights.0.cmsg_len as usize).next_multiple_of(size_of::<usize>());
     let mut bytes = [1u8; 4_096];
-    let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: size };
     // SAFETY: as above.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
-    (message.msg_control, message.msg_controllen) = ((&raw mut rights).cast(), size_of::<Rights>() as _);
+    (message.msg_control, message.msg_controllen) = ((&raw mut rights).cast(), length as _);
     // SAFETY: all that it refers to is alive.
-    unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, 0) };
+    unsafe { libc::sendmsg(socket, &raw const message, 0) };
+}
+
+/// @returns the files that come next, after whatever comes before them.
+fn receive_files(socket: libc::c_int) -> Vec<libc::c_int> {
+    loop {
+        // SAFETY: all zeroes are an empty header.
+        let mut rights: Rights = unsafe { std::mem::zeroed() };
+        let mut bytes = [0u8; 4_096];
+        let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: as above.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
+        (message.msg_control, message.msg_controllen) = ((&raw mut rights).cast(), size_of::<Rights>() as _);
+        // SAFETY: all that it refers to is alive.
+        assert!(unsafe { libc::recvmsg(socket, &raw mut message, 0) } > 0);
+        let length = rights.0.cmsg_len as usize;
+        if length > 0 {
+            return rights.1[..(length - size_of::<libc::cmsghdr>()) / size_of::<libc::c_int>()].to_vec();
+        }
+    }
+}
+
+/// Files are sent to a full socket, taken with those that have come since, and sent anew, by another thread each time.
+fn send_in_turn(file: libc::c_long) {
+    use std::sync::{Mutex, OnceLock};
+    static PAIR: OnceLock<(libc::c_int, libc::c_int)> = OnceLock::new();
+    static SENDER: Mutex<Option<std::thread::JoinHandle<()>>> = Mutex::new(None);
+    let turn = |more: &[libc::c_int]| {
+        let (near, far) = *PAIR.get().expect("made");
+        let mut sender = SENDER.lock().expect("whole");
+        let mut files = more.to_vec();
+        if let Some(sender) = sender.take() {
+            files.extend(receive_files(far));
+            sender.join().expect("sent");
+        }
+        while send(libc::c_long::from(near), &[1; 4_096]) > 0 {}
+        let given = files.clone();
+        let (tell, told) = std::sync::mpsc::channel();
+        *sender = Some(std::thread::spawn(move || {
+            tell.send(call(libc::SYS_gettid, [0; 5])).expect("told");
+            send_files(near, &given, 4_096);
+        }));
+        let thread = format!("/proc/self/task/{}/stat", told.recv().expect("a thread"));
+        while !std::fs::read_to_string(&thread).expect("its state").contains(") S ") {
+            std::thread::yield_now();
+        }
+        for file in files {
+            call(libc::SYS_close, [file as usize, 0, 0, 0, 0]);
+        }
+    };
+    PAIR.get_or_init(|| {
+        use std::os::fd::IntoRawFd;
+        let (near, far) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        std::thread::spawn(move || {
+            loop {
+                std::thread::sleep(std::time::Duration::from_millis(700));
+                turn(&[]);
+            }
+        });
+        (near.into_raw_fd(), far.into_raw_fd())
+    });
+    turn(&[file as libc::c_int]);
 }
 
 /// Another thread ends while it is traced by a process that does not want to know, and stays in the list of threads, without a file.
@@ -715,6 +789,7 @@ fn take(what: &str, number: usize) -> usize {
         "absent" => look_for_absent(number),
         "unaccepted" => leave_unaccepted(number),
         "lists" => keep_lists(60, number, |_| ()),
+        "lists-sent-in-turn" => keep_lists(200, number, send_in_turn),
         "lists-being-sent" => keep_lists(200, number, |fd| close_while(fd, wait_to_send)),
         "lists-of-who-waits" => keep_lists(200, number, |fd| close_while(fd, wait_for_lock)),
         "files" => count(number, || open("/dev/null", libc::O_RDONLY)),

@@ -7,9 +7,9 @@ import type { RuntimeId } from "../../ports/index.ts";
 import { deviceName, type FileLock, fileKey, type LockSample, sampleLocks } from "./lock-table.ts";
 import { mappedFilesOf } from "./mapped-files.ts";
 import { type OpenFile, openFilesOf, pidNamespace, processesByNamespace } from "./open-files.ts";
+import { heldOutOfSight, OutOfSight } from "./out-of-sight.ts";
 import { connectionsOf, hasSocketsOnTheirWay } from "./socket-holdings.ts";
 import type { MachineMemory } from "./uncounted-memory.ts";
-import { waitingCallsOf } from "./waiting-calls.ts";
 
 /** A connection without a byte, which nobody has accepted and whose client has closed: 4 KB were measured. */
 const heldByConnection = 4 << 10;
@@ -19,8 +19,6 @@ const heldByLock = 256;
 const heldByDirectoryByte = 26;
 /** Where directories become smaller when names are removed: a list of 30,000 that is still there. */
 const heldByShrunkDirectory = 16 << 20;
-/** Of those that are not to be seen any more, a list of 120,000 names. */
-const heldOutOfSight = 64 << 20;
 /** So many locks that are nobody's are worth a look at what is mapped. */
 const leastOrphans = 500;
 const parallelLooks = 4;
@@ -32,9 +30,6 @@ const mostNames = 64;
 const parallelFiles = 16;
 /** Sandboxes that one look gives the time to look at very much that is open, a second and more each: by chance, so that each has its turn. */
 const longLooks = 2;
-
-/** By sandbox, the calls that its threads waited in at a look, as `waitingCallsOf` names them. */
-export type Waits = Map<RuntimeId, ReadonlySet<string>>;
 
 /** A sandbox that may have it. */
 export interface Holder {
@@ -93,7 +88,7 @@ export interface Seen {
 /**
  * @param grownBytes how much more than usual the kernel has for all of them.
  * @param inVain how often in a row nobody was found to have it.
- * @param waits of the look before, changed to those of this one.
+ * @param outOfSight what it knows of the look before is changed to what this one has seen.
  * @returns the most that the kernel holds for each and counts for nobody: lists of merged directories that are open, locks of
  * files, connections.
  */
@@ -101,8 +96,10 @@ export async function kernelHoldings(
   holders: readonly Holder[],
   grownBytes: number,
   inVain = 0,
-  waits: Waits = new Map(),
+  outOfSight = new OutOfSight(),
 ): Promise<ReadonlyMap<RuntimeId, number>> {
+  // Programs wait, too, without having anything; nobody answers for it while who has it is in sight.
+  outOfSight.forgetOthers(new Set(inVain === 0 ? [] : holders.map(({ runtimeId }) => runtimeId)));
   const [processes, locks] = await Promise.all([processesByNamespace(), sampleLocks()]);
   const locked = new Set(locks.locks.map(fileKey));
   const all: Seen[] = [];
@@ -110,10 +107,8 @@ export async function kernelHoldings(
   await boundedParallel(holders, parallelLooks, async (holder) => {
     const pids = processes.get((await pidNamespace(holder.pid)) ?? "") ?? [];
     const isLong = inTurn.has(holder);
-    all.push(await lookAt(holder, { pids, grownBytes, inVain, isLong, locked, waits }));
+    all.push(await lookAt(holder, { pids, grownBytes, inVain, isLong, locked, outOfSight }));
   });
-  const present = new Set(holders.map(({ runtimeId }) => runtimeId));
-  for (const runtimeId of waits.keys()) if (!present.has(runtimeId)) waits.delete(runtimeId);
   await findMapped(all, locks);
   return sharedOut(all, locks, grownBytes);
 }
@@ -193,10 +188,10 @@ async function lookAt(
     inVain: number;
     isLong: boolean;
     locked: ReadonlySet<string>;
-    waits: Waits;
+    outOfSight: OutOfSight;
   },
 ): Promise<Seen> {
-  const { pids, grownBytes, inVain, isLong, locked, waits } = look;
+  const { pids, grownBytes, inVain, isLong, locked, outOfSight } = look;
   const root = await stat(`/proc/${holder.pid}/root`).catch(() => undefined);
   const { runtimeId } = holder;
   if (root === undefined)
@@ -213,8 +208,7 @@ async function lookAt(
       connections * heldByConnection +
       held * each +
       ((await hidesDescriptors(holder.pid, sample)) ? grownBytes : 0),
-    // Programs wait like that without having anything; nobody answers for it while who has it is in sight.
-    hidden: inVain > 0 ? await hiddenInCalls(holder, { pids, grownBytes, waits }) : 0,
+    hidden: inVain > 0 ? await outOfSight.heldBy(runtimeId, { pids, grownBytes }) : 0,
   };
 }
 
@@ -246,20 +240,6 @@ async function heldByAll(
     looked++;
   });
   return held * (sample.length / Math.max(looked, 1));
-}
-
-/** Most that wait go on soon; who has files there for long waits on as it did at the look before. */
-async function hiddenInCalls(
-  { runtimeId }: Holder,
-  { pids, grownBytes, waits }: { pids: readonly number[]; grownBytes: number; waits: Waits },
-): Promise<number> {
-  const before = waits.get(runtimeId);
-  const now = await waitingCallsOf(pids);
-  waits.set(runtimeId, new Set(now.keys()));
-  const still = [...now].filter(([line]) => before?.has(line) === true).map(([, call]) => call);
-  const sends = still.filter((call) => call === "send").length;
-  const locks = still.length - sends;
-  return Math.min(grownBytes, sends > 0 ? grownBytes : locks * heldOutOfSight);
 }
 
 /** A socket that waits in another to be received has itself descriptors waiting, of which nothing tells. */

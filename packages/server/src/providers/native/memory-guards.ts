@@ -4,13 +4,8 @@ import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { guardStops, type RuntimeId } from "../../ports/index.ts";
 import type { Cgroups } from "./cgroups.ts";
-import {
-  type Holder,
-  kernelHoldings,
-  mostInGroups,
-  readKernelMemory,
-  type Waits,
-} from "./kernel-holdings.ts";
+import { type Holder, kernelHoldings, mostInGroups, readKernelMemory } from "./kernel-holdings.ts";
+import { OutOfSight } from "./out-of-sight.ts";
 import type { RuntimeDirectories } from "./runtime-directories.ts";
 import { socketHoldings } from "./socket-holdings.ts";
 import { UncountedGuard } from "./uncounted-guard.ts";
@@ -45,7 +40,7 @@ export class MemoryGuards implements AsyncDisposable {
       const groups = await cgroups();
       return groups === undefined ? 0 : look(groups).catch(() => 0);
     };
-    const waits: Waits = new Map();
+    const outOfSight = new OutOfSight();
     this.#guards = [
       new UncountedGuard({
         ...options,
@@ -71,7 +66,7 @@ export class MemoryGuards implements AsyncDisposable {
         leastCounted: counted(async (groups) => (groups.version === 1 ? 0 : groups.countedKernelMemory())),
         usual: directories.usualMemory("kernel-memory"),
         holdings: async (runtimes, grownBytes, inVain) =>
-          kernelHoldings(await holdersOf(options, runtimes), grownBytes, inVain, waits),
+          kernelHoldings(await holdersOf(options, runtimes), grownBytes, inVain, outOfSight),
       }),
     ];
   }

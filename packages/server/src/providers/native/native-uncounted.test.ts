@@ -161,6 +161,8 @@ await describeWith(
       // Calls that wait have files, of which the descriptors are closed.
       ["lists-being-sent", 8_000, [guardStops.kernelMemory]],
       ["lists-of-who-waits", 8_000, [guardStops.kernelMemory]],
+      // The same, sent on from one to the next.
+      ["lists-sent-in-turn", 8_000, [guardStops.kernelMemory]],
       // The end of a connection waits in it like a byte: whichever guard looks first.
       ["unaccepted", 150_000, [guardStops.kernelMemory, guardStops.memory]],
     ] as const)(
