@@ -707,10 +707,7 @@ fn send_in_turn(file: libc::c_long) {
             tell.send(call(libc::SYS_gettid, [0; 5])).expect("told");
             send_files(near, &given, 4_096);
         }));
-        let thread = format!("/proc/self/task/{}/stat", told.recv().expect("a thread"));
-        while !std::fs::read_to_string(&thread).expect("its state").contains(") S ") {
-            std::thread::yield_now();
-        }
+        until_it_waits(told.recv().expect("a thread"));
         for file in files {
             call(libc::SYS_close, [file as usize, 0, 0, 0, 0]);
         }
@@ -727,6 +724,32 @@ fn send_in_turn(file: libc::c_long) {
         (near.into_raw_fd(), far.into_raw_fd())
     });
     turn(&[file as libc::c_int]);
+}
+
+/// In the queue of a socket that only a call has which waits.
+fn leave_in_polled(file: libc::c_long) {
+    use std::os::fd::IntoRawFd;
+    let (near, far) = std::os::unix::net::UnixStream::pair().expect("sockets");
+    let ends = [near.into_raw_fd(), far.into_raw_fd()];
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut waits = ends.map(|fd| libc::pollfd { fd, events: 0, revents: 0 });
+        tell.send(call(libc::SYS_gettid, [0; 5])).expect("told");
+        // SAFETY: two of them.
+        unsafe { libc::poll(waits.as_mut_ptr(), 2, -1) };
+    });
+    until_it_waits(told.recv().expect("a thread"));
+    send_files(ends[0], &[file as libc::c_int], 1);
+    for fd in [file as libc::c_int, ends[0], ends[1]] {
+        call(libc::SYS_close, [fd as usize, 0, 0, 0, 0]);
+    }
+}
+
+fn until_it_waits(thread: libc::c_long) {
+    let state = format!("/proc/self/task/{thread}/stat");
+    while !std::fs::read_to_string(&state).expect("its state").contains(") S ") {
+        std::thread::yield_now();
+    }
 }
 
 /// Another thread ends while it is traced by a process that does not want to know, and stays in the list of threads, without a file.
@@ -789,6 +812,7 @@ fn take(what: &str, number: usize) -> usize {
         "absent" => look_for_absent(number),
         "unaccepted" => leave_unaccepted(number),
         "lists" => keep_lists(60, number, |_| ()),
+        "lists-in-polled-sockets" => keep_lists(200, number, leave_in_polled),
         "lists-sent-in-turn" => keep_lists(200, number, send_in_turn),
         "lists-being-sent" => keep_lists(200, number, |fd| close_while(fd, wait_to_send)),
         "lists-of-who-waits" => keep_lists(200, number, |fd| close_while(fd, wait_for_lock)),

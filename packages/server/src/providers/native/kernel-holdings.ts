@@ -8,7 +8,7 @@ import { deviceName, type FileLock, fileKey, type LockSample, sampleLocks } from
 import { mappedFilesOf } from "./mapped-files.ts";
 import { type OpenFile, openFilesOf, pidNamespace, processesByNamespace } from "./open-files.ts";
 import { heldOutOfSight, OutOfSight } from "./out-of-sight.ts";
-import { connectionsOf, hasSocketsOnTheirWay } from "./socket-holdings.ts";
+import { connectionsOf, unixSocketsIn } from "./socket-holdings.ts";
 import type { MachineMemory } from "./uncounted-memory.ts";
 
 /** A connection without a byte, which nobody has accepted and whose client has closed: 4 KB were measured. */
@@ -196,7 +196,10 @@ async function lookAt(
   const { runtimeId } = holder;
   if (root === undefined)
     return { runtimeId, pids, device: undefined, files: new Map(), others: 0, hidden: 0 };
-  const { sample, each } = await openFilesOf(pids, isLong ? inVain : 0);
+  const open = await openFilesOf(pids, isLong ? inVain : 0);
+  const { sample, each } = open;
+  // Before what takes longer: it is compared with what is open.
+  const hidden = inVain > 0 ? await outOfSight.heldBy(holder, { pids, open, grownBytes }) : 0;
   const held = await heldByAll(sample, { ...holder, device: root.dev });
   const connections = await connectionsOf(holder.pid);
   return {
@@ -208,7 +211,7 @@ async function lookAt(
       connections * heldByConnection +
       held * each +
       ((await hidesDescriptors(holder.pid, sample)) ? grownBytes : 0),
-    hidden: inVain > 0 ? await outOfSight.heldBy(runtimeId, { pids, grownBytes }) : 0,
+    hidden,
   };
 }
 
@@ -245,8 +248,9 @@ async function heldByAll(
 /** A socket that waits in another to be received has itself descriptors waiting, of which nothing tells. */
 async function hidesDescriptors(pid: number, files: readonly OpenFile[]): Promise<boolean> {
   if (!files.some(({ waiting }) => waiting > 0)) return false;
-  const open = files.filter(({ kind }) => kind === "socket").map(({ inode }) => inode);
-  return hasSocketsOnTheirWay(pid, new Set(open));
+  const open = new Set(files.filter(({ kind }) => kind === "socket").map(({ inode }) => inode));
+  const sockets = await unixSocketsIn(pid);
+  return sockets === undefined || sockets.some((inode) => !open.has(inode));
 }
 
 /** @returns the most that a list of it, or what waits in it, can hold. */

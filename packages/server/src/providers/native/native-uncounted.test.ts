@@ -163,6 +163,8 @@ await describeWith(
       ["lists-of-who-waits", 8_000, [guardStops.kernelMemory]],
       // The same, sent on from one to the next.
       ["lists-sent-in-turn", 8_000, [guardStops.kernelMemory]],
+      // In the queue of a socket that only a call has which waits.
+      ["lists-in-polled-sockets", 8_000, [guardStops.kernelMemory]],
       // The end of a connection waits in it like a byte: whichever guard looks first.
       ["unaccepted", 150_000, [guardStops.kernelMemory, guardStops.memory]],
     ] as const)(

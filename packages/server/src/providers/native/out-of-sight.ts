@@ -1,4 +1,7 @@
 import type { RuntimeId } from "../../ports/index.ts";
+import type { OpenFiles } from "./open-files.ts";
+import { unixSocketsIn } from "./socket-holdings.ts";
+import { UnmetSockets } from "./unmet-sockets.ts";
 import { waitingCallsOf } from "./waiting-calls.ts";
 
 /** Of a file that is not to be seen: a list of 120,000 names. */
@@ -12,11 +15,12 @@ interface Before {
   calls: ReadonlySet<string>;
   /** Looks in a row. */
   sends: number;
+  sockets: UnmetSockets;
 }
 
 /**
- * Files that are open without a descriptor: those that a call has while it waits. Programs wait like that without having anything, but
- * for moments: what counts is what stays from look to look.
+ * Files that are open without a descriptor: those that a call has while it waits, and those that are in the queue of a socket
+ * which itself only a call has. Programs have such calls and sockets as well, but for moments: what counts is what stays from look to look.
  */
 export class OutOfSight {
   readonly #before = new Map<RuntimeId, Before>();
@@ -27,20 +31,23 @@ export class OutOfSight {
   }
 
   /**
+   * @param look.open of all its processes, seen just now.
    * @param look.grownBytes the most that anybody can have.
    * @returns the most that its files without a descriptor can hold, bytes.
    */
   async heldBy(
-    runtimeId: RuntimeId,
-    { pids, grownBytes }: { pids: readonly number[]; grownBytes: number },
+    { runtimeId, pid }: { runtimeId: RuntimeId; pid: number },
+    { pids, open, grownBytes }: { pids: readonly number[]; open: OpenFiles; grownBytes: number },
   ): Promise<number> {
     const before = this.#before.get(runtimeId);
     const calls = await waitingCallsOf(pids);
     const still = [...calls].filter(([line]) => before?.calls.has(line)).map(([, call]) => call);
     const locks = still.filter((call) => call === "lock").length;
     const sends = [...calls.values()].includes("send") ? (before?.sends ?? 0) + 1 : 0;
-    this.#before.set(runtimeId, { calls: new Set(calls.keys()), sends });
-    const hides = still.length > locks || sends >= looksOfSends;
+    const sockets = before?.sockets ?? new UnmetSockets();
+    sockets.look(open, await unixSocketsIn(pid));
+    this.#before.set(runtimeId, { calls: new Set(calls.keys()), sends, sockets });
+    const hides = still.length > locks || sends >= looksOfSends || sockets.areNowhere;
     return hides ? grownBytes : Math.min(grownBytes, locks * heldOutOfSight);
   }
 }

@@ -12,8 +12,8 @@ const heldByBegunDatagram = 17 * heldByByte;
 const goneCodes = new Set(["ENOENT", "EINVAL", "ESRCH", "ENXIO"]);
 /** The tables of so many sockets are read, which takes 100 ms of another thread; of more, each counts as one that holds as much as it can. */
 const mostRead = 20_000;
-/** Of Unix sockets, bytes. */
-const mostOfTable = 1 << 20;
+/** Of Unix sockets, bytes: some 100,000 of them. */
+const mostOfTable = 8 << 20;
 
 /**
  * @param pid of a process of the sandbox, as the host sees it.
@@ -34,24 +34,18 @@ export function connectionsOf(pid: number): Promise<number> {
   return unlessGone(0, async () => (await ownSockets(pid)).connections);
 }
 
-/**
- * @param open by their inodes.
- * @returns whether Unix sockets of its network are nowhere open, because they wait in others to be received; where there are too many to
- * be read one may be.
- */
-export function hasSocketsOnTheirWay(pid: number, open: ReadonlySet<number>): Promise<boolean> {
-  return unlessGone(false, async () => {
-    if (await isMachinesNetwork(pid)) return false;
-    await using table = await openFile(`/proc/${pid}/net/unix`);
-    const buffer = Buffer.alloc(mostOfTable);
+/** @returns the Unix sockets of its network, by their inodes; undefined where there are too many to be read, none of the machine's. */
+export function unixSocketsIn(pid: number): Promise<readonly number[] | undefined> {
+  return unlessGone<readonly number[] | undefined>([], async () => {
+    if (await isMachinesNetwork(pid)) return [];
+    const found: number[] = [];
     let length = 0;
-    while (length < mostOfTable) {
-      const { bytesRead } = await table.read(buffer, length, mostOfTable - length);
-      if (bytesRead === 0)
-        return unixSocketsOf(buffer.toString("latin1", 0, length)).some((inode) => !open.has(inode));
-      length += bytesRead;
+    for await (const lines of linesOf(`/proc/${pid}/net/unix`)) {
+      for (const inode of unixSocketsOf(lines)) found.push(inode);
+      length += lines.length;
+      if (length > mostOfTable) return undefined;
     }
-    return true;
+    return found;
   });
 }
 
@@ -117,27 +111,34 @@ async function queued(
   return sum;
 }
 
-/** Piece by piece: connections that were closed a moment ago stand in a table too, hundreds of thousands of them, and in no count of it. */
 async function heldInFile(
   path: string,
   held: (sending: number, receiving: number) => number,
 ): Promise<number> {
+  let sum = 0;
+  for await (const lines of linesOf(path)) sum += heldIn(lines, held);
+  return sum;
+}
+
+/** Piece by piece: connections that were closed a moment ago stand in a table too, hundreds of thousands of them, and in no count of it. */
+async function* linesOf(path: string): AsyncGenerator<string> {
   const file = await openFile(path).catch((error: unknown) => {
     if (isMissingV6(path, error)) return undefined;
     throw error;
   });
-  if (file === undefined) return 0;
+  if (file === undefined) return;
   await using _ = file;
   const buffer = Buffer.alloc(1 << 16);
-  let [sum, rest] = [0, ""];
+  let rest = "";
   for (;;) {
     const { bytesRead } = await file.read(buffer, 0, buffer.length);
-    if (bytesRead === 0) return sum + heldIn(rest, held);
+    if (bytesRead === 0) break;
     const text = rest + buffer.toString("latin1", 0, bytesRead);
     const end = text.lastIndexOf("\n") + 1;
-    sum += heldIn(text.slice(0, end), held);
+    yield text.slice(0, end);
     rest = text.slice(end);
   }
+  yield rest;
 }
 
 /** The files of one network are the same, whoever looks at them. */
