@@ -752,6 +752,23 @@ fn until_it_waits(thread: libc::c_long) {
     }
 }
 
+/// Goes on in a child: the process is gone before anybody has looked at what it has open.
+fn hop() {
+    // SAFETY: single-threaded; parent and child go on alike, but that one ends.
+    if unsafe { libc::fork() } != 0 {
+        // SAFETY: nothing of it is needed any more.
+        unsafe { libc::_exit(0) };
+    }
+}
+
+fn hop_on(made: usize) -> ! {
+    println!("{made}");
+    loop {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        hop();
+    }
+}
+
 /// Another thread ends while it is traced by a process that does not want to know, and stays in the list of threads, without a file.
 fn leave_ended_thread() {
     let (mut near, mut far) = std::os::unix::net::UnixStream::pair().expect("sockets");
@@ -813,6 +830,7 @@ fn take(what: &str, number: usize) -> usize {
         "unaccepted" => leave_unaccepted(number),
         "lists" => keep_lists(60, number, |_| ()),
         "lists-in-polled-sockets" => keep_lists(200, number, leave_in_polled),
+        "lists-of-who-is-gone" => hop_on(keep_lists(3_500, number, |_| hop())),
         "lists-sent-in-turn" => keep_lists(200, number, send_in_turn),
         "lists-being-sent" => keep_lists(200, number, |fd| close_while(fd, wait_to_send)),
         "lists-of-who-waits" => keep_lists(200, number, |fd| close_while(fd, wait_for_lock)),

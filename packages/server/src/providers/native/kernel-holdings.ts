@@ -1,14 +1,22 @@
 import type { Stats } from "node:fs";
 import { lstat, readFile, stat } from "node:fs/promises";
 import { join } from "node:path";
+import { setTimeout as after } from "node:timers/promises";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import { shuffled } from "../../platform/shuffled.ts";
 import type { RuntimeId } from "../../ports/index.ts";
 import { deviceName, type FileLock, fileKey, type LockSample, sampleLocks } from "./lock-table.ts";
 import { mappedFilesOf } from "./mapped-files.ts";
-import { type OpenFile, openFilesOf, pidNamespace, processesByNamespace } from "./open-files.ts";
+import {
+  type OpenFile,
+  type OpenFiles,
+  openFilesOf,
+  pidNamespace,
+  processesByNamespace,
+} from "./open-files.ts";
 import { heldOutOfSight, OutOfSight } from "./out-of-sight.ts";
 import { connectionsOf, unixSocketsIn } from "./socket-holdings.ts";
+import type { StandingStill } from "./standing-still.ts";
 import type { MachineMemory } from "./uncounted-memory.ts";
 
 /** A connection without a byte, which nobody has accepted and whose client has closed: 4 KB were measured. */
@@ -28,8 +36,12 @@ const mostMsOfMappings = 5_000;
 /** A path of more names is not looked up below: its directory counts as one out of sight. */
 const mostNames = 64;
 const parallelFiles = 16;
-/** Sandboxes that one look gives the time to look at very much that is open, a second and more each: by chance, so that each has its turn. */
+/** Of the sandboxes that have more open than a look sees, so many are given the time for very much, a second and more: by chance, so that each has its turn. */
 const longLooks = 2;
+/** Of those whose processes come and go, so many stand still for a look. */
+const stillLooks = 4;
+/** Until what had begun to run has used up what it has of a processor. */
+const settleMs = 50;
 
 /** A sandbox that may have it. */
 export interface Holder {
@@ -40,6 +52,19 @@ export interface Holder {
   lower: string;
   /** Its layer is a file system of its own, in which directories only grow. */
   hasDisk: boolean;
+  /** Unless it has no groups of its own. */
+  still?: StandingStill | undefined;
+}
+
+/** Of one look. */
+interface Look {
+  grownBytes: number;
+  inVain: number;
+  /** By `fileKey`. */
+  locked: ReadonlySet<string>;
+  outOfSight: OutOfSight;
+  longLeft: number;
+  stillLeft: number;
 }
 
 /** What the kernel has for itself and cannot give back. */
@@ -103,11 +128,11 @@ export async function kernelHoldings(
   const [processes, locks] = await Promise.all([processesByNamespace(), sampleLocks()]);
   const locked = new Set(locks.locks.map(fileKey));
   const all: Seen[] = [];
-  const inTurn = new Set(shuffled(holders).slice(0, longLooks));
-  await boundedParallel(holders, parallelLooks, async (holder) => {
+  const [longLeft, stillLeft] = inVain > 0 ? [longLooks, stillLooks] : [0, 0];
+  const look: Look = { grownBytes, inVain, locked, outOfSight, longLeft, stillLeft };
+  await boundedParallel(shuffled(holders), parallelLooks, async (holder) => {
     const pids = processes.get((await pidNamespace(holder.pid)) ?? "") ?? [];
-    const isLong = inTurn.has(holder);
-    all.push(await lookAt(holder, { pids, grownBytes, inVain, isLong, locked, outOfSight }));
+    all.push(await lookAt(holder, pids, look));
   });
   await findMapped(all, locks);
   return sharedOut(all, locks, grownBytes);
@@ -180,23 +205,13 @@ async function findMapped(all: readonly Seen[], { locks }: LockSample): Promise<
   }
 }
 
-async function lookAt(
-  holder: Holder,
-  look: {
-    pids: readonly number[];
-    grownBytes: number;
-    inVain: number;
-    isLong: boolean;
-    locked: ReadonlySet<string>;
-    outOfSight: OutOfSight;
-  },
-): Promise<Seen> {
-  const { pids, grownBytes, inVain, isLong, locked, outOfSight } = look;
+async function lookAt(holder: Holder, listed: readonly number[], look: Look): Promise<Seen> {
+  const { grownBytes, inVain, locked, outOfSight } = look;
   const root = await stat(`/proc/${holder.pid}/root`).catch(() => undefined);
   const { runtimeId } = holder;
   if (root === undefined)
-    return { runtimeId, pids, device: undefined, files: new Map(), others: 0, hidden: 0 };
-  const open = await openFilesOf(pids, isLong ? inVain : 0);
+    return { runtimeId, pids: listed, device: undefined, files: new Map(), others: 0, hidden: 0 };
+  const { pids, open } = await openOf(holder, listed, look);
   const { sample, each } = open;
   // Before what takes longer: it is compared with what is open.
   const hidden = inVain > 0 ? await outOfSight.heldBy(holder, { pids, open, grownBytes }) : 0;
@@ -213,6 +228,31 @@ async function lookAt(
       ((await hidesDescriptors(holder.pid, sample)) ? grownBytes : 0),
     hidden,
   };
+}
+
+/** Once a look has found nobody, who could not be seen whole is given more time. */
+async function openOf(
+  { still }: Holder,
+  listed: readonly number[],
+  look: Look,
+): Promise<{ pids: readonly number[]; open: OpenFiles }> {
+  let pids = listed;
+  let open = await openFilesOf(pids);
+  if (look.stillLeft > 0 && still !== undefined && (await hasOthers(still, pids)) && look.stillLeft-- > 0) {
+    // One that ends meanwhile has no groups any more.
+    await using _ = await still.begin().catch(() => undefined);
+    await after(settleMs);
+    pids = [...new Set([...pids, ...(await still.processes().catch(() => []))])];
+    open = await openFilesOf(pids);
+  }
+  if (open.each > 1 && look.longLeft-- > 0) open = await openFilesOf(pids, look.inVain);
+  return { pids, open };
+}
+
+/** Whether there are processes that were not there a moment ago. */
+async function hasOthers(still: StandingStill, pids: readonly number[]): Promise<boolean> {
+  const known = new Set(pids);
+  return (await still.processes().catch(() => [])).some((pid) => !known.has(pid));
 }
 
 /** Which of what is open has locks: all else is nobody's to look for, and there may be millions. */

@@ -3,11 +3,13 @@ import { join } from "node:path";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { guardStops, type RuntimeId } from "../../ports/index.ts";
+import type { CgroupSpec } from "../launcher/index.ts";
 import type { Cgroups } from "./cgroups.ts";
 import { type Holder, kernelHoldings, mostInGroups, readKernelMemory } from "./kernel-holdings.ts";
 import { OutOfSight } from "./out-of-sight.ts";
 import type { RuntimeDirectories } from "./runtime-directories.ts";
 import { socketHoldings } from "./socket-holdings.ts";
+import { StandingStill } from "./standing-still.ts";
 import { UncountedGuard } from "./uncounted-guard.ts";
 import { type MachineMemory, readMachineMemory } from "./uncounted-memory.ts";
 
@@ -23,6 +25,8 @@ export interface GuardedRuntimes {
   ownerOf: (runtimeId: RuntimeId) => string | undefined;
   /** Its root below what it has written. */
   lowerOf: (runtimeId: RuntimeId) => string;
+  /** Undefined where it has none. */
+  groupsOf: (runtimeId: RuntimeId) => CgroupSpec | undefined;
   /** Nothing where no groups tell: what is in use is then taken for counted for nobody. */
   cgroups: () => Promise<Cgroups | undefined>;
   stop: (runtimeId: RuntimeId, reason: string) => Promise<void>;
@@ -98,7 +102,7 @@ async function heldInSockets(
 }
 
 async function holdersOf(
-  { directories, lowerOf }: GuardedRuntimes,
+  { directories, lowerOf, groupsOf }: GuardedRuntimes,
   runtimes: readonly RuntimeId[],
 ): Promise<Holder[]> {
   const found: Holder[] = [];
@@ -110,7 +114,9 @@ async function holdersOf(
       () => true,
       () => false,
     );
-    found.push({ runtimeId, pid, lower: lowerOf(runtimeId), hasDisk });
+    const groups = groupsOf(runtimeId);
+    const still = groups && new StandingStill(groups);
+    found.push({ runtimeId, pid, lower: lowerOf(runtimeId), hasDisk, still });
   });
   return found;
 }

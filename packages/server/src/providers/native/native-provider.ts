@@ -42,6 +42,7 @@ import { newProbeId, probeSpec } from "./probe.ts";
 import { processorEnv } from "./processor-env.ts";
 import { isOurs, probePrefix } from "./runtime-directories.ts";
 import type { RuntimeRecord } from "./runtime-record.ts";
+import { StandingStill } from "./standing-still.ts";
 import type { MachineMemory } from "./uncounted-memory.ts";
 
 /** A runtime this process is connected to. */
@@ -150,6 +151,7 @@ export class NativeProvider implements RuntimeProvider {
       maxPercent: options.config.maxUncountedPercent,
       directories: this.#site.directories,
       lowerOf: (runtimeId) => this.#connected.get(runtimeId)?.record.rootfs ?? "/",
+      groupsOf: (runtimeId) => this.#connected.get(runtimeId)?.record.cgroup ?? undefined,
       cgroups: async () => (await this.#site.prepare()).cgroups,
       ...(options.machineMemory && { machineMemory: options.machineMemory }),
     });
@@ -344,6 +346,9 @@ export class NativeProvider implements RuntimeProvider {
     }
     if (this.#connected.has(runtimeId)) return client[Symbol.asyncDispose]();
     await groups?.adopt();
+    // A service that was killed during a look has left its commands without a processor.
+    if (record.cgroup !== null && record.sandbox !== undefined)
+      await new StandingStill(record.cgroup).goOn(record.sandbox.vcpus).catch(() => undefined);
     const hasNetwork = await this.#site.directories.hasNetwork(runtimeId);
     this.#connect(record, { client, groups, hasNetwork });
   }

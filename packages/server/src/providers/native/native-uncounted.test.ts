@@ -165,6 +165,8 @@ await describeWith(
       ["lists-sent-in-turn", 8_000, [guardStops.kernelMemory]],
       // In the queue of a socket that only a call has which waits.
       ["lists-in-polled-sockets", 8_000, [guardStops.kernelMemory]],
+      // Each process that has them is gone before it is looked at.
+      ["lists-of-who-is-gone", 500, [guardStops.kernelMemory]],
       // The end of a connection waits in it like a byte: whichever guard looks first.
       ["unaccepted", 150_000, [guardStops.kernelMemory, guardStops.memory]],
     ] as const)(

@@ -1,0 +1,75 @@
+import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import type { CgroupSpec } from "../launcher/index.ts";
+import { StandingStill } from "./standing-still.ts";
+
+let folder: string;
+beforeEach(async () => {
+  folder = await mkdtemp(join(tmpdir(), "alcove-still-"));
+});
+afterEach(() => rm(folder, { recursive: true }));
+
+const limits = {
+  1: { "cpu.cfs_quota_us": "150000\n", "cpu.cfs_period_us": "100000\n" },
+  2: { "cpu.max": "150000 100000\n" },
+};
+
+/** Groups of both kinds, as far as they are looked at. */
+async function group(version: 1 | 2, change: Record<string, string> = {}): Promise<CgroupSpec> {
+  await mkdir(join(folder, "execs", "ex-1"), { recursive: true });
+  const files = { ...limits[version], "cgroup.procs": "7\n", "ex-1/cgroup.procs": "8\n9\n", ...change };
+  for (const [name, text] of Object.entries(files)) await writeFile(join(folder, "execs", name), text);
+  const controllers = version === 2 ? ["unified"] : ["memory", "cpu", "pids"];
+  return { version, dirs: controllers.map((controller) => ({ controller, path: folder })) };
+}
+
+/** Without ends of lines, which only the kernel writes. */
+async function limitsNow(version: 1 | 2): Promise<string[]> {
+  const names = Object.keys(limits[version]);
+  return Promise.all(names.map(async (name) => (await readFile(join(folder, "execs", name), "utf8")).trim()));
+}
+
+describe.each([1, 2] as const)("commands that stand still, with v%i", (version) => {
+  const [usual, still] =
+    version === 2
+      ? [["150000 100000"], ["1000 1000000"]]
+      : [
+          ["150000", "100000"],
+          ["1000", "1000000"],
+        ];
+
+  it("have next to no processor time, and what they had before afterwards", async () => {
+    const commands = new StandingStill(await group(version));
+    {
+      await using _ = await commands.begin();
+      expect(await limitsNow(version)).toEqual(still);
+    }
+    expect(await limitsNow(version)).toEqual(usual);
+  });
+
+  it("go on where nobody has let them, as much as they are to have", async () => {
+    const commands = new StandingStill(await group(version));
+    await commands.begin();
+    await commands.goOn(1.5);
+    expect(await limitsNow(version)).toEqual(usual);
+    await commands.goOn(0.5);
+    expect(await limitsNow(version)).toEqual(usual);
+  });
+
+  it("are those with limits of their own as well", async () => {
+    expect((await new StandingStill(await group(version)).processes()).sort()).toEqual([7, 8, 9]);
+  });
+
+  it("are left alone where there is no limit", async () => {
+    const change = version === 2 ? { "cpu.max": "max 100000\n" } : { "cpu.cfs_quota_us": "-1\n" };
+    await expect(new StandingStill(await group(version, change)).begin()).rejects.toThrow("no limit");
+  });
+
+  it("may end meanwhile", async () => {
+    const still = await new StandingStill(await group(version)).begin();
+    await rm(join(folder, "execs"), { recursive: true });
+    await still[Symbol.asyncDispose]();
+  });
+});
