@@ -21,6 +21,7 @@ export interface GuardedRuntimes {
   logger: Logger;
   directories: RuntimeDirectories;
   running: () => Iterable<RuntimeId>;
+  destroying: () => Iterable<RuntimeId>;
   sandboxOf: (runtimeId: RuntimeId) => string | undefined;
   ownerOf: (runtimeId: RuntimeId) => string | undefined;
   /** Its root below what it has written. */
@@ -42,7 +43,7 @@ export class MemoryGuards implements AsyncDisposable {
     const { directories, cgroups } = options;
     const counted = (look: (groups: Cgroups) => Promise<number>) => async () => {
       const groups = await cgroups();
-      return groups === undefined ? 0 : look(groups).catch(() => 0);
+      return groups === undefined ? 0 : look(groups).catch(ofNothing);
     };
     const outOfSight = new OutOfSight();
     this.#guards = [
@@ -87,6 +88,12 @@ export class MemoryGuards implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     await Promise.all(this.#guards.map((guard) => guard[Symbol.asyncDispose]()));
   }
+}
+
+/** Where the kernel does not tell it nothing is counted; what cannot be read at the moment would be taken for nobody's, and ends the look. */
+function ofNothing(error: unknown): number {
+  if (error instanceof Error && "code" in error && error.code === "ENOENT") return 0;
+  throw error;
 }
 
 async function heldInSockets(

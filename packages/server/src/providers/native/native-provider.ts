@@ -129,13 +129,13 @@ export class NativeProvider implements RuntimeProvider {
     const guarded = {
       logger: options.logger,
       running: () => this.#connected.keys(),
+      destroying: () => this.#destroying.keys(),
       sandboxOf: (runtimeId: RuntimeId) => this.#connected.get(runtimeId)?.record.sandboxId,
       ownerOf: (runtimeId: RuntimeId) => this.#connected.get(runtimeId)?.record.sandbox?.ownerId,
       stop: (runtimeId: RuntimeId, reason: string) => this.#stopGuarded(runtimeId, reason),
     };
     this.#guard = new DiskGuard({
       ...guarded,
-      destroying: () => this.#destroying.keys(),
       minFreeMb: options.config.minFreeMb,
       says: { where: "below data_dir", minFree: "providers.native.min_free_mb" },
       space: () => spaceOf(this.#site.directories.root),

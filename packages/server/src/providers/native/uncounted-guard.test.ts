@@ -21,6 +21,7 @@ function guarded(
   const memory = { totalMb: 10_000, uncountedMb: 300 };
   const counted = { mb: 0, seenAtMb: [] as number[] };
   const stopped: string[] = [];
+  const destroying = new Set<RuntimeId>();
   const usual = { mb: options.usualMb };
   const told: string[] = [];
   const tell = ({ event }: { event?: string }, message: string) => void told.push(`${event} ${message}`);
@@ -29,6 +30,7 @@ function guarded(
     maxPercent: options.maxPercent ?? 10,
     logger: Object.assign(Object.create(silentLogger) as Logger, { warn: tell, info: tell }),
     running: () => holdings.keys(),
+    destroying: () => destroying,
     stops: "stopped: what it has ",
     of: "what it has",
     holdings: async (ids) => {
@@ -56,7 +58,7 @@ function guarded(
       stopped.push(`${id} ${reason}`);
     },
   });
-  return { guard, holdings, memory, counted, usual, stopped, told, reads: () => read };
+  return { guard, holdings, memory, counted, usual, stopped, destroying, told, reads: () => read };
 }
 
 describe("the guard of what is counted for nobody", () => {
@@ -160,6 +162,29 @@ describe("the guard of what is counted for nobody", () => {
       await guard.look();
     }
     expect(stopped).toHaveLength(1);
+  });
+
+  it("ends nobody for what one that is being destroyed still has, and waits for those no longer than two seconds", async () => {
+    vi.useFakeTimers();
+    try {
+      const { guard, holdings, memory, stopped, destroying } = guarded();
+      await guard.look();
+      holdings.set(one, 900);
+      destroying.add(two);
+      memory.uncountedMb = 1_500;
+      await guard.look();
+      memory.uncountedMb = 300;
+      await guard.look();
+      expect(stopped).toHaveLength(0);
+      memory.uncountedMb = 1_500;
+      for (const ends of [0, 0, 0, 0, 1]) {
+        await guard.look();
+        expect(stopped).toHaveLength(ends);
+        vi.advanceTimersByTime(500);
+      }
+    } finally {
+      vi.useRealTimers();
+    }
   });
 
   it("takes what has become less long after an end for no help of that", async () => {

@@ -20,6 +20,8 @@ const freedWithinMs = 10_000;
 const furtherShare = 1 / 8;
 /** Growth that nobody is to blame for is told again after so long: whoever looks must not have to go back weeks in the log. */
 const tellAgainMs = 3_600_000;
+/** What is destroyed meanwhile gives its memory back only as it ends: so long nobody else answers for it. */
+const leavesWithinMs = 2_000;
 /** A least that is lower by so much is written down. */
 const worthWritingMb = 16;
 
@@ -31,6 +33,8 @@ interface UncountedGuardOptions {
   of: string;
   logger: Logger;
   running: () => Iterable<RuntimeId>;
+  /** Not among those any more, and still there. */
+  destroying: () => Iterable<RuntimeId>;
   /** The most that each of them holds and nobody counts, bytes; asked for when too much has grown, and again when that was in vain. */
   holdings: (
     runtimes: readonly RuntimeId[],
@@ -69,6 +73,8 @@ export class UncountedGuard implements AsyncDisposable {
   #inVain = 0;
   /** When that was told last. */
   #toldMs: number | undefined;
+  /** When somebody was first waited for that is being destroyed, since too much has grown. */
+  #leavesSinceMs: number | undefined;
   /** The last one that was stopped, until that has helped. */
   #stopped: { grownMb: number; atMs: number; told: boolean } | undefined;
 
@@ -110,11 +116,12 @@ export class UncountedGuard implements AsyncDisposable {
     if (grownMb <= mostMb) {
       this.#inVain = 0;
       this.#tellUsual(grownMb);
+      this.#leavesSinceMs = undefined;
       // What goes up and down about the most that may be is no help of whoever was stopped.
       if (grownMb <= mostMb * (1 - furtherShare)) this.#stopped = undefined;
       return pauseMs;
     }
-    if (this.#waitsForMore(grownMb, mostMb)) return pauseMs;
+    if (this.#waitsForMore(grownMb, mostMb) || this.#someoneLeaves()) return pauseMs;
     const beganMs = performance.now();
     const holdings = await this.#options.holdings(
       [...this.#options.running()],
@@ -157,6 +164,13 @@ export class UncountedGuard implements AsyncDisposable {
   async #isStillMore(mostMb: number): Promise<boolean> {
     const { uncountedMb, usualMb } = await this.#see();
     return uncountedMb - usualMb - (await this.#countedMb()) > mostMb;
+  }
+
+  /** Not for longer, whoever destroys one after the other. */
+  #someoneLeaves(): boolean {
+    if ([...this.#options.destroying()].length === 0) return false;
+    this.#leavesSinceMs ??= performance.now();
+    return performance.now() - this.#leavesSinceMs < leavesWithinMs;
   }
 
   #waitsForMore(grownMb: number, mostMb: number): boolean {
