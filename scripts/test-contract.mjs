@@ -7,7 +7,9 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { contractFindings, contractResults, contractTable, writeTable } from "./contract-matrix.mjs";
 import { projectRoot } from "./node-runtime.mjs";
+import { prepare } from "./setup/prepare.mjs";
 
+await prepare({ dev: true });
 const args = process.argv.slice(2);
 const [matrix, write] = ["--matrix", "--write"].map((option) => args.includes(option));
 const files = globSync("packages/server/src/providers/*/*.test.ts", { cwd: projectRoot }).filter((file) =>
