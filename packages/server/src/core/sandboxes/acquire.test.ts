@@ -4,7 +4,7 @@ import type { SandboxRow } from "../../ports/index.ts";
 import { SqliteStore } from "../../stores/sqlite/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { forever, Harness } from "../testing/harness.ts";
-import { mostJoined } from "./named-spawns.ts";
+import { mostJoined } from "./spawn-line.ts";
 
 let store: SqliteStore;
 let clock: FakeClock;

@@ -3,7 +3,7 @@ import { setImmediate } from "node:timers/promises";
 import { ToldInTurns } from "../../platform/told-in-turns.ts";
 import { BadRequest, Conflict, type SandboxId, type SandboxRow, Unavailable } from "../../ports/index.ts";
 import type { SandboxContext } from "./context.ts";
-import { mostJoined } from "./named-spawns.ts";
+import { SpawnLine } from "./spawn-line.ts";
 import type { SpawnInput } from "./spawn-plan.ts";
 
 /** How long a key leads to the sandbox it made. */
@@ -27,16 +27,10 @@ export class KeyClaimed extends Error {
   }
 }
 
-/** One that waits for the spawn of its key: told what that made, or to spawn in its turn. */
-interface Follower {
-  readonly made: (sandbox: SandboxRow) => void;
-  readonly lead: () => void;
-}
-
-interface Line {
+interface InFlight {
   readonly bodyHash: string;
-  /** In the order they came. */
-  readonly followers: Set<Follower>;
+  /** Told what the spawn made; undefined: to spawn in its turn. */
+  readonly line: SpawnLine<SandboxRow | undefined>;
 }
 
 /**
@@ -47,7 +41,7 @@ interface Line {
  */
 export class IdempotentSpawns {
   readonly #context: Pick<SandboxContext, "store" | "clock" | "logger">;
-  readonly #inFlight = new Map<string, Line>();
+  readonly #inFlight = new Map<string, InFlight>();
   readonly #turns = new ToldInTurns();
 
   constructor(context: Pick<SandboxContext, "store" | "clock" | "logger">) {
@@ -63,11 +57,12 @@ export class IdempotentSpawns {
     }
     const name = `${request.ownerId}\0${request.key}`;
     const known = this.#inFlight.get(name);
-    const line: Line = known ?? { bodyHash: request.bodyHash, followers: new Set() };
-    if (known === undefined) this.#inFlight.set(name, line);
+    const { bodyHash, line }: InFlight = known ?? { bodyHash: request.bodyHash, line: new SpawnLine() };
+    if (known === undefined) this.#inFlight.set(name, { bodyHash, line });
     else {
-      if (line.bodyHash !== request.bodyHash) throw otherBody(request.key);
-      const sandbox = await follow(line, request);
+      if (bodyHash !== request.bodyHash) throw otherBody(request.key);
+      const callers = `requests wait for the spawn with Idempotency-Key "${request.key}"`;
+      const sandbox = await line.join({ signal: request.signal, callers });
       if (sandbox !== undefined) return { sandbox, replayed: true };
     }
     try {
@@ -77,8 +72,7 @@ export class IdempotentSpawns {
           ? await this.#spawn(request, spawn)
           : { sandbox: await this.#made(request, held), replayed: true };
       this.#inFlight.delete(name);
-      const { sandbox } = outcome;
-      this.#turns.tell(Array.from(line.followers, ({ made }) => made.bind(undefined, sandbox)));
+      this.#turns.tell(line.tellings(outcome.sandbox));
       return outcome;
     } catch (error) {
       void this.#passOn(name, line);
@@ -87,11 +81,9 @@ export class IdempotentSpawns {
   }
 
   /** In a later turn: many that fail at once one after the other leave others theirs. */
-  async #passOn(name: string, line: Line): Promise<void> {
+  async #passOn(name: string, line: InFlight["line"]): Promise<void> {
     await setImmediate();
-    const [next] = line.followers;
-    if (next === undefined) this.#inFlight.delete(name);
-    else next.lead();
+    if (!line.tellFirst(undefined)) this.#inFlight.delete(name);
   }
 
   async #spawn(
@@ -130,48 +122,6 @@ export class IdempotentSpawns {
     if (held.bodyHash !== request.bodyHash) throw otherBody(request.key);
     return row;
   }
-}
-
-/**
- * Waits for what the spawn of a line comes to.
- * @returns the sandbox it made; undefined when the caller is to spawn.
- * @throws Unavailable when too many wait; the signal's reason.
- */
-function follow(
-  { followers }: Line,
-  { key, signal }: { key: string; signal: AbortSignal },
-): Promise<SandboxRow | undefined> {
-  if (followers.size >= mostJoined)
-    throw new Unavailable(
-      `${mostJoined} requests wait for the spawn with Idempotency-Key "${key}" already; try again in a moment`,
-      { retryAfterS: 1 },
-    );
-  return new Promise((resolve, reject) => {
-    const settle = () => {
-      followers.delete(follower);
-      signal.removeEventListener("abort", onAbort);
-    };
-    const follower: Follower = {
-      made: (sandbox) => {
-        settle();
-        resolve(sandbox);
-      },
-      lead: () => {
-        settle();
-        resolve(undefined);
-      },
-    };
-    const onAbort = () => {
-      settle();
-      reject(signal.reason);
-    };
-    if (signal.aborted) {
-      reject(signal.reason);
-      return;
-    }
-    signal.addEventListener("abort", onAbort, { once: true });
-    followers.add(follower);
-  });
 }
 
 /** Tells two requests with one key apart: by what they mean, not by how they were written. */

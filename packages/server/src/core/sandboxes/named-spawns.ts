@@ -1,18 +1,11 @@
 import { CallerGone } from "../../platform/deadline.ts";
 import { ToldInTurns } from "../../platform/told-in-turns.ts";
-import { type Clock, ResourceLimit, Unavailable } from "../../ports/index.ts";
+import { type Clock, ResourceLimit } from "../../ports/index.ts";
 import { NameTaken } from "../scheduling/admission.ts";
+import { SpawnLine } from "./spawn-line.ts";
 
-/** How many may wait for what one spawn comes to. */
-export const mostJoined = 1_000;
-const joinRetryS = 1;
-
-/** One that waits for the spawn of its name: told to look again, or to spawn in its turn. */
-interface Joined {
-  readonly sinceMs: number;
-  readonly lookAgain: () => void;
-  readonly lead: (waitedMs: number) => void;
-}
+/** What those are told that wait for the spawn of their name: to look again, or to spawn in their turn. */
+type Told = "look again" | { lead: { waitedInQueue: boolean } };
 
 /**
  * Of the callers that want a sandbox of one name of one owner, one spawns it, and takes one place in the spawn queue; the
@@ -21,7 +14,7 @@ interface Joined {
 export class NamedSpawns {
   readonly #clock: Pick<Clock, "monotonicMs">;
   /** Of each name that is being spawned, those that wait. */
-  readonly #lines = new Map<string, Set<Joined>>();
+  readonly #lines = new Map<string, SpawnLine<Told>>();
   readonly #turns = new ToldInTurns();
 
   constructor({ clock }: { clock: Pick<Clock, "monotonicMs"> }) {
@@ -41,7 +34,7 @@ export class NamedSpawns {
     const key = `${wanted.ownerId}\0${wanted.name}`;
     const line = this.#lines.get(key);
     let waitedMs = 0;
-    if (line === undefined) this.#lines.set(key, new Set());
+    if (line === undefined) this.#lines.set(key, new SpawnLine());
     else {
       const turn = await this.#join(line, wanted.name, signal);
       if (turn === undefined) return undefined;
@@ -61,51 +54,22 @@ export class NamedSpawns {
   }
 
   /** @returns how long it waited when it is to lead; undefined when it is to look again. */
-  #join(line: Set<Joined>, name: string, signal: AbortSignal): Promise<number | undefined> {
-    if (line.size >= mostJoined) {
-      const message = `${mostJoined} calls wait for the sandbox named "${name}" already; try again in a moment`;
-      throw new Unavailable(message, { retryAfterS: joinRetryS });
-    }
-    return new Promise((resolve, reject) => {
-      const settle = () => {
-        line.delete(joined);
-        signal.removeEventListener("abort", onAbort);
-      };
-      const joined: Joined = {
-        sinceMs: this.#clock.monotonicMs(),
-        lookAgain: () => {
-          settle();
-          resolve(undefined);
-        },
-        lead: (waitedMs) => {
-          settle();
-          resolve(waitedMs);
-        },
-      };
-      const onAbort = () => {
-        settle();
-        reject(signal.reason);
-      };
-      if (signal.aborted) {
-        reject(signal.reason);
-        return;
-      }
-      signal.addEventListener("abort", onAbort, { once: true });
-      line.add(joined);
-    });
+  async #join(line: SpawnLine<Told>, name: string, signal: AbortSignal): Promise<number | undefined> {
+    const sinceMs = this.#clock.monotonicMs();
+    const told = await line.join({ signal, callers: `calls wait for the sandbox named "${name}"` });
+    if (told === "look again") return undefined;
+    return told.lead.waitedInQueue ? this.#clock.monotonicMs() - sinceMs : 0;
   }
 
   /** The name has its sandbox. */
   #leave(key: string): void {
     const line = this.#lines.get(key);
     this.#lines.delete(key);
-    this.#turns.tell([...(line ?? [])].map(({ lookAgain }) => lookAgain));
+    this.#turns.tell(line?.tellings("look again") ?? []);
   }
 
   /** @param options.waitedInQueue what the next has waited counts as its own time in the queue: places are not waited for twice. */
   #passOn(key: string, { waitedInQueue }: { waitedInQueue: boolean }): void {
-    const next = this.#lines.get(key)?.values().next().value;
-    if (next === undefined) this.#lines.delete(key);
-    else next.lead(waitedInQueue ? this.#clock.monotonicMs() - next.sinceMs : 0);
+    if (this.#lines.get(key)?.tellFirst({ lead: { waitedInQueue } }) !== true) this.#lines.delete(key);
   }
 }
