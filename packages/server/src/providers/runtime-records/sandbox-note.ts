@@ -48,7 +48,13 @@ export function noteOf(spec: RuntimeSpec): WrittenNote {
     network,
     expiresInMs,
     slot,
+    // What the record and its folder are called by.
+    runtimeId: _runtime,
+    sandboxId: _sandbox,
+    ...rest
   } = spec;
+  // A field that a spawn gains is not forgotten here: a sandbox would be another one once its database was lost.
+  rest satisfies Record<string, never>;
   return {
     image,
     memoryMb,
