@@ -8,8 +8,8 @@ import path from "node:path";
 import { fullBuild, layOut } from "../scripts/earlier-release.mjs";
 import { type HotRow, hotRows, type Measured } from "./hot-rows.ts";
 import { hottest } from "./profile.ts";
+import { inRounds, median, medianRatio } from "./rounds.ts";
 import { projectRoot, type Service, startService } from "./service.ts";
-import { summarize } from "./stats.ts";
 
 const mostSlower = 1.15;
 const runs = 3;
@@ -43,7 +43,6 @@ for (const { what, settings, measure } of suspects) {
 }
 process.exit(suspects.length > 0 ? 1 : 0);
 
-/** Pairs of neighbours in time; who comes first changes each time. */
 async function compare(
   settings: Record<string, string>,
   measure: (service: Service) => Promise<Measured>,
@@ -53,21 +52,11 @@ async function compare(
   await using former = await startService(settings, { root });
   await using now = await measure(present);
   await using before = await measure(former);
-  const pairs: { ours: number; theirs: number }[] = [];
-  for (let round = 0; round < rounds; round++) {
-    if (round % 2 === 0) {
-      const ours = await now.round();
-      pairs.push({ ours, theirs: await before.round() });
-    } else {
-      const theirs = await before.round();
-      pairs.push({ ours: await now.round(), theirs });
-    }
-  }
-  const median = (values: number[]) => summarize(values).p50;
+  const figures = await inRounds(rounds, { ours: () => now.round(), theirs: () => before.round() });
   return {
-    ratio: median(pairs.map((pair) => pair.ours / pair.theirs)),
-    ours: median(pairs.map((pair) => pair.ours)),
-    theirs: median(pairs.map((pair) => pair.theirs)),
+    ratio: medianRatio(figures.ours, figures.theirs),
+    ours: median(figures.ours),
+    theirs: median(figures.theirs),
   };
 }
 
