@@ -46,7 +46,7 @@ export function locksOf(table: string): FileLock[] {
   const lines = table.matchAll(/^\d+: (?:-> )?\w+ +\w+ +\w+ +(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) /gm);
   return [...lines].map(([, pid, major = "", minor = "", inode]) => ({
     pid: Number(pid) > 0 ? Number(pid) : undefined,
-    device: `${Number.parseInt(major, 16)}:${Number.parseInt(minor, 16)}`,
+    device: deviceNamed(major, minor),
     inode: Number(inode),
   }));
 }
@@ -58,6 +58,11 @@ async function lockBytes(): Promise<number | undefined> {
 export function lockBytesOf(slabinfo: string): number | undefined {
   const [, number, size] = /^file_lock_cache +\d+ +(\d+) +(\d+) /m.exec(slabinfo) ?? [];
   return number === undefined ? undefined : Number(number) * Number(size);
+}
+
+/** @param major and `minor` as `/proc` gives them, in hexadecimal digits. */
+export function deviceNamed(major: string, minor: string): string {
+  return `${Number.parseInt(major, 16)}:${Number.parseInt(minor, 16)}`;
 }
 
 /** @param device as `stat` gives it. */

@@ -1,7 +1,7 @@
 import { open, readdir } from "node:fs/promises";
 import { setTimeout as after } from "node:timers/promises";
 import { shuffled } from "../../platform/shuffled.ts";
-import { fileKey } from "./lock-table.ts";
+import { deviceNamed, fileKey } from "./lock-table.ts";
 
 /** Of what the processes of one sandbox have mapped. */
 const mostBytes = 16 << 20;
@@ -67,12 +67,7 @@ async function readMaps(folder: string, room: { bytes: number }, see: (key: stri
     for (const [, major = "", minor = "", inode] of text
       .slice(0, end)
       .matchAll(/^\S+ \S+ \S+ ([0-9a-f]+):([0-9a-f]+) ([1-9]\d*)/gm))
-      see(
-        fileKey({
-          device: `${Number.parseInt(major, 16)}:${Number.parseInt(minor, 16)}`,
-          inode: Number(inode),
-        }),
-      );
+      see(fileKey({ device: deviceNamed(major, minor), inode: Number(inode) }));
     rest = text.slice(end);
   }
 }

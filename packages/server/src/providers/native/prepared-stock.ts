@@ -67,7 +67,7 @@ export class PreparedStock implements AsyncDisposable {
    */
   take(shape: PreparedShape, madeOf: () => string | undefined): Waiting | undefined {
     if (this.#count === 0 || this.#closed) return undefined;
-    const shelf = this.want(shape);
+    const shelf = this.#want(shape);
     if (shelf === undefined) return undefined;
     const present = shelf.waiting.length === 0 ? undefined : madeOf();
     for (;;) {
@@ -78,7 +78,7 @@ export class PreparedStock implements AsyncDisposable {
   }
 
   /** Prepares sandboxes of a shape once nothing else waits. @returns undefined while others are wanted more. */
-  want(shape: PreparedShape): Shelf | undefined {
+  #want(shape: PreparedShape): Shelf | undefined {
     const key = shapeKey(shape);
     this.#recent.push(key);
     if (this.#recent.length > mostOf.recent) this.#recent.shift();

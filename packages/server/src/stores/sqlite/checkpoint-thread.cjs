@@ -9,12 +9,12 @@ const db = new DatabaseSync(`${workerData.url}?mode=rw`);
 db.exec("PRAGMA synchronous = NORMAL");
 const checkpoint = db.prepare("PRAGMA wal_checkpoint(PASSIVE)");
 
-/** @returns {{ logPages: number, left: number } | { error: string, errcode: unknown }} */
+/** @returns {{ left: number } | { error: string, errcode: unknown }} */
 function round() {
   try {
     // Somebody else is at it: what is left is not known then, and is not nothing.
     const { busy, log, checkpointed } = checkpoint.get();
-    return { logPages: log, left: busy === 0 ? log - checkpointed : Number.POSITIVE_INFINITY };
+    return { left: busy === 0 ? log - checkpointed : Number.POSITIVE_INFINITY };
   } catch (error) {
     return { error: error.message, errcode: error.errcode };
   }

@@ -20,7 +20,8 @@ const lastAutocheckpoint = (8 * mostLogBytes) / 4_096;
 /** A disk that hangs keeps nobody from stopping the service: the log is brought over with the next start. */
 const endMs = 10_000;
 
-type Round = { logPages: number; left: number } | { error: string; errcode: unknown };
+/** `left`: how many pages of the log are not in the database yet. */
+type Round = { left: number } | { error: string; errcode: unknown };
 
 interface Log {
   warn(fields: object, message: string): void;
@@ -156,7 +157,7 @@ export class LogCheckpoints implements AsyncDisposable {
   }
 
   /** Does not fail. @returns undefined when it has failed. */
-  async #round(): Promise<{ logPages: number; left: number } | undefined> {
+  async #round(): Promise<{ left: number } | undefined> {
     if (this.#gone || this.#closed) return undefined;
     const { promise, resolve } = Promise.withResolvers<Round | undefined>();
     this.#answered = resolve;
