@@ -49,9 +49,9 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "spawns o
   }, async () => {
     const copying = Promise.withResolvers<string>();
     const shifted = { base: 1_879_048_192, of: () => copying.promise } as unknown as ShiftedImages;
-    const prepare = LaunchSite.prototype.prepare;
-    vi.spyOn(LaunchSite.prototype, "prepare").mockImplementation(async function (this: LaunchSite) {
-      return { ...(await prepare.call(this)), shifted };
+    const ready = LaunchSite.prototype.readyToLaunch;
+    vi.spyOn(LaunchSite.prototype, "readyToLaunch").mockImplementation(async function (this: LaunchSite) {
+      return { ...(await ready.call(this)), shifted };
     });
     const leaving = new AbortController();
     const waits = Array.from({ length: many }, () => spawn("greedy", testImage, leaving.signal));

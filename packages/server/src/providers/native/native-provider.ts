@@ -34,8 +34,9 @@ import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/i
 import { adviceFor, lackedRoom, toldFailure } from "./advice.ts";
 import { EarlyBinding, firstBy } from "./early-binding.ts";
 import type { ExecGroups } from "./exec-groups.ts";
+import type { LaunchGround } from "./launch-ground.ts";
 import { type NativeProviderConfig, networkOf } from "./launch-plan.ts";
-import { LaunchSite, type Prepared } from "./launch-site.ts";
+import { LaunchSite } from "./launch-site.ts";
 import { layerSizes } from "./layer-sizes.ts";
 import { MemoryGuards } from "./memory-guards.ts";
 import { newProbeId, probeSpec } from "./probe.ts";
@@ -152,7 +153,7 @@ export class NativeProvider implements RuntimeProvider {
       directories: this.#site.directories,
       lowerOf: (runtimeId) => this.#connected.get(runtimeId)?.record.rootfs ?? "/",
       groupsOf: (runtimeId) => this.#connected.get(runtimeId)?.record.cgroup ?? undefined,
-      cgroups: async () => (await this.#site.prepare()).cgroups,
+      cgroups: async () => (await this.#site.ground()).cgroups,
       ...(options.machineMemory && { machineMemory: options.machineMemory }),
     });
   }
@@ -167,22 +168,22 @@ export class NativeProvider implements RuntimeProvider {
   async check(options: CallOptions): Promise<ProviderCheck> {
     const runtimeId = newProbeId();
     try {
-      const prepared = await this.#site.prepareLaunch();
+      const ground = await this.#site.readyToLaunch();
       await this.#site.directories.inSight();
       try {
         const network = await this.#probedNetwork();
         await this.#start(
-          prepared,
+          ground,
           probeSpec(runtimeId, network),
-          { kind: "host", skeleton: prepared.skeleton },
+          { kind: "host", skeleton: ground.skeleton },
           options,
         );
         await abortable(this.#connected.get(runtimeId)?.network?.up ?? Promise.resolve(), options.signal);
       } finally {
         // Its connection is closed either way.
-        if (!(await this.#undo(runtimeId))) await this.#site.discard(prepared, runtimeId);
+        if (!(await this.#undo(runtimeId))) await this.#site.discard(ground, runtimeId);
       }
-      this.#worked = { notes: [...prepared.notes] };
+      this.#worked = { notes: [...ground.notes] };
       const refusal = await this.#spawnRefusal();
       return { healthy: true, ...this.#worked, ...(refusal === undefined ? {} : { cannotSpawn: refusal }) };
     } catch (error) {
@@ -247,7 +248,7 @@ export class NativeProvider implements RuntimeProvider {
     const known = this.#connected.get(spec.runtimeId);
     if (known !== undefined) return { image: known.record.image };
     this.#refuseWiderNetwork(spec);
-    const prepared = await this.#site.prepareLaunch().catch(async (error: unknown) => {
+    const ground = await this.#site.readyToLaunch().catch(async (error: unknown) => {
       throw await toldFailure(error);
     });
     await this.#site.directories.inSight().catch((error: unknown) => {
@@ -256,7 +257,7 @@ export class NativeProvider implements RuntimeProvider {
     });
     await this.#guard.refuseWhenShort();
     await this.#memoryGuards.begin();
-    const { image, root, config } = await this.#resolve(prepared, spec.image, {
+    const { image, root, config } = await this.#resolve(ground, spec.image, {
       ...options,
       owner: spec.ownerId,
     });
@@ -266,9 +267,9 @@ export class NativeProvider implements RuntimeProvider {
       env: { ...processorEnv(spec.vcpus), ...config.env, ...spec.env },
       ...defaultsOf(config, spec),
     };
-    let failure = await this.#startOrUndo(prepared, filled, root, options);
-    if (failure !== undefined && (await this.#site.mend(prepared, root, image)))
-      failure = await this.#startOrUndo(prepared, filled, root, options);
+    let failure = await this.#startOrUndo(ground, filled, root, options);
+    if (failure !== undefined && (await this.#site.mend(ground, root, image)))
+      failure = await this.#startOrUndo(ground, filled, root, options);
     if (failure !== undefined) throw await toldFailure(failure.error);
     const controlGroup = otherGroup(this.#connected.get(spec.runtimeId)?.record);
     return { image, ...(controlGroup !== undefined && { controlGroup }) };
@@ -276,13 +277,13 @@ export class NativeProvider implements RuntimeProvider {
 
   /** @returns why it did not start, and nothing of it is left then; rejects only when it was aborted. */
   async #startOrUndo(
-    prepared: Prepared,
+    ground: LaunchGround,
     spec: RuntimeSpec,
     root: LaunchSpec["root"],
     options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
   ): Promise<{ error: unknown } | undefined> {
     try {
-      await this.#start(prepared, spec, root, options);
+      await this.#start(ground, spec, root, options);
       return undefined;
     } catch (error) {
       await this.#undo(spec.runtimeId);
@@ -333,7 +334,7 @@ export class NativeProvider implements RuntimeProvider {
     ) {
       throw new RuntimeGone(`native runtime ${runtimeId} is not running`);
     }
-    await this.#site.prepare();
+    await this.#site.ground();
     const { client, groups } = this.#client(record);
     try {
       const { sandboxId } = await client.info(options);
@@ -409,13 +410,13 @@ export class NativeProvider implements RuntimeProvider {
   }
 
   async #resolve(
-    prepared: Prepared,
+    ground: LaunchGround,
     name: string,
     options: CallOptions & { owner: string | undefined },
   ): Promise<{ image: string; root: LaunchSpec["root"]; config: ImageConfig }> {
     const host = {
       image: hostImage,
-      root: { kind: "host", skeleton: prepared.skeleton } as const,
+      root: { kind: "host", skeleton: ground.skeleton } as const,
       config: { env: {} },
     };
     if (name === hostImage) return host;
@@ -426,7 +427,7 @@ export class NativeProvider implements RuntimeProvider {
 
   /** Launches, connects and binds. What it leaves behind when it fails is for #undo. */
   async #start(
-    prepared: Prepared,
+    ground: LaunchGround,
     spec: RuntimeSpec,
     root: LaunchSpec["root"],
     options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
@@ -434,13 +435,13 @@ export class NativeProvider implements RuntimeProvider {
     const { runtimeId } = spec;
     await this.#destroying.get(runtimeId);
     const beganAt = performance.now();
-    await abortable(this.#site.copyRoot(prepared, root), options.signal);
+    await abortable(this.#site.copyRoot(ground, root), options.signal);
     const lane = await this.#lanes.enter(spec.ownerId ?? "", options);
     const startedAt = performance.now();
     options.onStage?.("wait", startedAt - beganAt);
     const early = new EarlyBinding<Bound>();
     const launched = this.#site
-      .launch(prepared, spec, root, (record, connection) =>
+      .launch(ground, spec, root, (record, connection) =>
         early.begin(record, this.#bind(record, spec, options, connection)),
       )
       .finally(() => lane.leave());
@@ -519,7 +520,7 @@ export class NativeProvider implements RuntimeProvider {
       setExpiry: (expiresInMs, options) => client.setExpiry(expiresInMs, options),
       dialPort: (port, options) => client.dialPort(port, options),
       stats: async (options) => {
-        const { cgroups, disks } = await this.#site.prepare();
+        const { cgroups, disks } = await this.#site.ground();
         const [counted, seen] = await Promise.all([
           record.cgroup === null ? undefined : cgroups?.stats(record.cgroup),
           cgroups === undefined || disks !== undefined ? client.stats(options) : ({} as RuntimeStats),
@@ -584,7 +585,7 @@ export class NativeProvider implements RuntimeProvider {
 
   async #destroy(runtimeId: RuntimeId): Promise<void> {
     if (this.#refused.delete(runtimeId)) return;
-    const prepared = await this.#site.prepare();
+    const ground = await this.#site.ground();
     await this.#site.directories.inSight();
     await this.#launching.get(runtimeId)?.catch(() => undefined);
     const found = this.#connected.get(runtimeId);
@@ -596,7 +597,7 @@ export class NativeProvider implements RuntimeProvider {
       await found.client[Symbol.asyncDispose]();
     }
     try {
-      await this.#site.remove(prepared, runtimeId);
+      await this.#site.remove(ground, runtimeId);
     } catch (error) {
       const cause = error instanceof Error ? error.message : String(error);
       throw new ProviderError(`native runtime ${runtimeId} could not be removed: ${cause}`, { cause: error });

@@ -1,0 +1,195 @@
+import { Socket } from "node:net";
+import type { Duplex } from "node:stream";
+import { deadlineAfter } from "../../platform/deadline.ts";
+import type { Logger } from "../../platform/logger.ts";
+import type { RuntimeId, RuntimeSpec } from "../../ports/index.ts";
+import { unixDialer } from "../agent/index.ts";
+import type { Launcher, LaunchSpec } from "../launcher/index.ts";
+import type { LaunchGround } from "./launch-ground.ts";
+import { type NativeProviderConfig, networkOf } from "./launch-plan.ts";
+import { fingerprintOf, newPreparedId, type PreparedShape, preparedSpec } from "./prepared-shape.ts";
+import { PreparedStock, type Waiting } from "./prepared-stock.ts";
+import type { Removals } from "./removals.ts";
+import { isOurs, type RuntimeDirectories } from "./runtime-directories.ts";
+import type { RuntimeRecord } from "./runtime-record.ts";
+
+const dialMs = 5_000;
+
+/**
+ * What a launch is to be told, and what is written down of it.
+ * @param groups whose control groups the runtime has, where they are not its own.
+ */
+type Plan = (
+  ground: LaunchGround,
+  spec: RuntimeSpec,
+  root: LaunchSpec["root"],
+  groups?: string,
+) => Promise<{ record: RuntimeRecord; launch: LaunchSpec }>;
+
+/**
+ * Makes sandboxes of nobody as far as they can be made, and makes them somebody's: docs/decisions/native-prepared.md. Which
+ * ones, and when, is its stock's.
+ */
+export class PreparedSandboxes implements AsyncDisposable {
+  readonly #config: NativeProviderConfig;
+  readonly #launcher: Launcher;
+  readonly #directories: RuntimeDirectories;
+  readonly #removals: Removals;
+  readonly #plan: Plan;
+  readonly #readyToLaunch: () => Promise<LaunchGround>;
+  readonly #foundGround: () => Promise<LaunchGround> | undefined;
+  readonly #refuseWhenShort: () => Promise<void>;
+  readonly #logger: Logger;
+  readonly #stock: PreparedStock;
+  /** Launches and removals. */
+  #underWay = 0;
+
+  constructor(options: {
+    config: NativeProviderConfig;
+    launcher: Launcher;
+    directories: RuntimeDirectories;
+    removals: Removals;
+    plan: Plan;
+    readyToLaunch: () => Promise<LaunchGround>;
+    /** As far as it was found out. */
+    foundGround: () => Promise<LaunchGround> | undefined;
+    /** Rejects while the disk has no room for another sandbox. */
+    refuseWhenShort: () => Promise<void>;
+    logger: Logger;
+  }) {
+    this.#config = options.config;
+    this.#launcher = options.launcher;
+    this.#directories = options.directories;
+    this.#removals = options.removals;
+    this.#plan = options.plan;
+    this.#readyToLaunch = options.readyToLaunch;
+    this.#foundGround = options.foundGround;
+    this.#refuseWhenShort = options.refuseWhenShort;
+    this.#logger = options.logger;
+    this.#stock = new PreparedStock({
+      count: options.config.prepared,
+      site: {
+        make: (shape) => this.#make(shape),
+        discard: (waiting) => this.#discard(waiting),
+        isBusy: () => this.#underWay > 0,
+        onFailure: (err) => this.#logger.warn({ err }, "no sandbox could be prepared; it is tried again"),
+      },
+    });
+  }
+
+  /** Until it is disposed of nothing is prepared. */
+  busy(): Disposable {
+    this.#underWay += 1;
+    return {
+      [Symbol.dispose]: () => {
+        this.#underWay -= 1;
+        this.#stock.later();
+      },
+    };
+  }
+
+  /** Somebody lacks what they may hold: see `PreparedStock`. */
+  giveWay(sinceMs: number): Promise<boolean> {
+    return this.#stock.giveWay(sinceMs);
+  }
+
+  /** They have ended with the launcher. */
+  lose(): void {
+    this.#stock.lose();
+  }
+
+  /**
+   * @param onSocket as of `LaunchSite.launch`.
+   * @returns undefined when there is none that fits, or it came to nothing: nothing of it is left then.
+   */
+  async claim(
+    ground: LaunchGround,
+    spec: RuntimeSpec,
+    root: LaunchSpec["root"],
+    onSocket: (record: RuntimeRecord, connection: Duplex) => void,
+  ): Promise<RuntimeRecord | undefined> {
+    const { runtimeId } = spec;
+    // Groups of the pool are elsewhere, a probe tries all of a launch, and a runtime keeps the range it has.
+    if (!canPrepare(ground) || spec.slot !== undefined || isOurs(runtimeId)) return undefined;
+    if (ground.ranges.has(runtimeId)) return undefined;
+    const { memoryMb, vcpus } = spec;
+    const shape = { root, network: networkOf(spec, this.#config), memoryMb, vcpus };
+    const found = this.#stock.take(shape, () => fingerprintOf(root, ground.agent));
+    if (found === undefined) return undefined;
+    try {
+      ground.ranges.give(found.name, runtimeId);
+      const planned = await this.#plan(ground, spec, root, found.name);
+      const { dir, record, hostname, limits } = planned.launch;
+      const from = this.#directories.path(found.name);
+      const claim = this.#launcher.claim({ prepared: from, dir, record, owned: { hostname, limits } });
+      found.connection.removeAllListeners();
+      onSocket(planned.record, found.connection);
+      await claim;
+      return planned.record;
+    } catch (error) {
+      found.connection.destroy();
+      this.#logger.info({ err: error, runtime_id: runtimeId }, "a prepared sandbox could not be claimed");
+      await this.#removals.discard(ground, found.name as RuntimeId);
+      await this.#removals.remove(ground, runtimeId);
+      return undefined;
+    }
+  }
+
+  async #make(shape: PreparedShape): Promise<Waiting | undefined> {
+    const ground = await this.#readyToLaunch();
+    if (!canPrepare(ground)) return undefined;
+    await this.#directories.inSight();
+    await this.#refuseWhenShort();
+    const name = newPreparedId();
+    const madeOf = fingerprintOf(shape.root, ground.agent);
+    // An image that was removed, say: who spawns of it again wants it prepared again.
+    if (madeOf === undefined) return undefined;
+    try {
+      const { launch } = await this.#plan(ground, preparedSpec(name, shape), shape.root);
+      await this.#launcher.prepare({ ...launch, record: { ...launch.record, rootfs: null } });
+    } catch (error) {
+      await this.#removals.discard(ground, name);
+      throw error;
+    }
+    if (madeOf === fingerprintOf(shape.root, ground.agent))
+      return { name, madeOf, connection: await this.#dialAhead(ground, name) };
+    await this.#removals.discard(ground, name);
+    throw new Error("what sandboxes are made of changed meanwhile");
+  }
+
+  /** Its agent answers once it is somebody's; until then this tells whether it is there. */
+  async #dialAhead(ground: LaunchGround, name: RuntimeId): Promise<Duplex> {
+    using deadline = deadlineAfter(dialMs);
+    try {
+      const connection = await unixDialer(() => this.#directories.socket(name))(deadline);
+      connection.on("error", () => undefined);
+      // A sandbox of nobody keeps no process alive.
+      if (connection instanceof Socket) connection.unref();
+      return connection;
+    } catch (error) {
+      await this.#removals.discard(ground, name);
+      throw error;
+    }
+  }
+
+  async #discard({ name, connection }: Waiting): Promise<void> {
+    connection.destroy();
+    const ground = await this.#foundGround()?.catch(() => undefined);
+    if (ground === undefined) return;
+    await this.#removals.removeOrLeave(name, async () => {
+      // What is out of sight is not gone, and nobody would look for it before the next start.
+      await this.#directories.inSight();
+      await this.#removals.remove(ground, name as RuntimeId, { once: true });
+    });
+  }
+
+  /** All that wait are gone then. */
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#stock[Symbol.asyncDispose]();
+  }
+}
+
+/** Where roots are copies sandboxes share their ids, and without root none is worth it. */
+function canPrepare({ rooted, shifted, ways }: LaunchGround): boolean {
+  return rooted && shifted === undefined && !ways.rootCopied;
+}
