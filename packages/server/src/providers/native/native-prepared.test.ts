@@ -231,6 +231,19 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
     await expect(spawn()).rejects.toThrow("id ranges");
   });
 
+  it("one that was made otherwise than it would be now is not claimed", async () => {
+    await provider[Symbol.asyncDispose]();
+    const addedCaps: string[] = [];
+    provider = home.open({ prepared: 2, addedCaps });
+    await spawn();
+    const waiting = await prepares.until(home.dataDir, 2);
+    addedCaps.push("CAP_NET_RAW");
+    const { operations, pid } = await spawn();
+    expect(waiting.has(pid)).toBe(false);
+    const { output } = await runScript(operations, "grep CapEff /proc/self/status");
+    expect(Number.parseInt(output.split(":")[1] ?? "", 16)).not.toBe(0);
+  });
+
   it("one of another size is not claimed", async () => {
     await spawn();
     const waiting = await prepares.until(home.dataDir, 2);

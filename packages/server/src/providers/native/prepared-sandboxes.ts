@@ -7,7 +7,13 @@ import { unixDialer } from "../agent/index.ts";
 import type { Launcher, LaunchSpec } from "../launcher/index.ts";
 import type { LaunchGround } from "./launch-ground.ts";
 import { type NativeProviderConfig, networkOf } from "./launch-plan.ts";
-import { fingerprintOf, newPreparedId, type PreparedShape, preparedSpec } from "./prepared-shape.ts";
+import {
+  fingerprintOf,
+  newPreparedId,
+  type PreparedShape,
+  preparedSpec,
+  settledBy,
+} from "./prepared-shape.ts";
 import { PreparedStock, type Waiting } from "./prepared-stock.ts";
 import type { Removals } from "./removals.ts";
 import { isOurs, type RuntimeDirectories } from "./runtime-directories.ts";
@@ -119,6 +125,8 @@ export class PreparedSandboxes implements AsyncDisposable {
     try {
       ground.ranges.give(found.name, runtimeId);
       const planned = await this.#plan(ground, spec, root, found.name);
+      if (settledBy(planned.launch) !== found.settled)
+        throw new Error("it was made otherwise than it would be now");
       const { dir, record, hostname, limits } = planned.launch;
       const from = this.#directories.path(found.name);
       const claim = this.#launcher.claim({ prepared: from, dir, record, owned: { hostname, limits } });
@@ -144,15 +152,17 @@ export class PreparedSandboxes implements AsyncDisposable {
     const madeOf = fingerprintOf(shape.root, ground.agent);
     // An image that was removed, say: who spawns of it again wants it prepared again.
     if (madeOf === undefined) return undefined;
+    let settled: string;
     try {
       const { launch } = await this.#plan(ground, preparedSpec(name, shape), shape.root);
+      settled = settledBy(launch);
       await this.#launcher.prepare({ ...launch, record: { ...launch.record, rootfs: null } });
     } catch (error) {
       await this.#removals.discard(ground, name);
       throw error;
     }
     if (madeOf === fingerprintOf(shape.root, ground.agent))
-      return { name, madeOf, connection: await this.#dialAhead(ground, name) };
+      return { name, madeOf, settled, connection: await this.#dialAhead(ground, name) };
     await this.#removals.discard(ground, name);
     throw new Error("what sandboxes are made of changed meanwhile");
   }

@@ -46,6 +46,20 @@ export function preparedSpec(runtimeId: RuntimeId, { network, memoryMb, vcpus }:
 }
 
 /**
+ * What of a launch cannot be changed by a claim: all that it is told but for what a claim gives. So one that was made without what
+ * launches of now are told, a field that came after this was written for one, is never somebody's.
+ */
+export function settledBy({
+  dir: _dir,
+  record: _record,
+  hostname: _hostname,
+  limits: _limits,
+  ...rest
+}: LaunchSpec): string {
+  return JSON.stringify(rest);
+}
+
+/**
  * Which files these are and, where the machine's own programs are seen, what is mounted there. As long as a sandbox holds
  * files, no others have their numbers.
  * @returns undefined when one is gone.

@@ -44,7 +44,7 @@ function stockOf(count: number): PreparedStock {
         requests.push(currentRequestId());
         if (fail !== undefined && failing(wanted)) throw fail;
         if (gone) return undefined;
-        const one = { name: `prepared-${made.length}`, madeOf, connection: new PassThrough() };
+        const one = { name: `prepared-${made.length}`, madeOf, settled: "", connection: new PassThrough() };
         made.push(one);
         return one;
       },

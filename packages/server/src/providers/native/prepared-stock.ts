@@ -7,6 +7,8 @@ export interface Waiting {
   name: string;
   /** What it was made of, as `fingerprintOf` tells it: whatever changes since makes it useless. */
   madeOf: string;
+  /** What its launch was told that no claim can change any more, as `settledBy` tells it. */
+  settled: string;
   /** To the socket of its agent, which does not run yet: it ends with the sandbox. */
   connection: Duplex;
 }
