@@ -155,14 +155,14 @@ test("a body whose last piece finds no room is not used before there is", async 
   expect(await refusal(ended)).toBe("taken");
 });
 
-test("bodies that end together are used one after the other, with a turn for others when some milliseconds have passed", async () => {
+test("bodies that end together are used one after the other, with a turn for others when they have taken long", async () => {
   let nowMs = 0;
   const { send } = setUp({ turns: new FairTurns({ now: () => nowMs }) });
   const told: string[] = [];
   const bodies = ["192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2"].map((ip, n) => {
     const { payload, ended } = send({}, ip);
     const used = ended.then(() => {
-      nowMs += 3;
+      nowMs += 0.2;
       told.push(`${n} of ${ip}`);
     });
     return { payload, used };

@@ -23,14 +23,14 @@ function setUp(workMs: number) {
   return { turns, take, all };
 }
 
-test("some milliseconds of work are done in a turn, and the rest in later ones", async () => {
-  const { turns, take, all } = setUp(2);
+test("a quarter of a millisecond of work is done in a turn, and the rest in later ones", async () => {
+  const { turns, take, all } = setUp(0.125);
   for (const what of "abcde") turns.add(share("one"), () => take(what));
   expect(await all(5)).toBe("ab|cd|e|");
 });
 
 test("what a work goes on with in microtasks counts as its own", async () => {
-  const { turns, take, all } = setUp(2);
+  const { turns, take, all } = setUp(0.125);
   const later = async (what: string) => {
     for (let n = 0; n < 20; n++) await null;
     take(what);
@@ -60,7 +60,7 @@ test("what is left of a work comes before its owner's next, and after others", a
 });
 
 test("next() waits for a turn, and work is done within what it was asked for in", async () => {
-  const { turns, take, all } = setUp(4);
+  const { turns, take, all } = setUp(0.25);
   const within = new AsyncLocalStorage<string>();
   const work = async () => {
     for (let n = 0; n < 2; n++) {
@@ -80,7 +80,7 @@ test("a little work goes on at once while nobody waits and the turn has time lef
   const turns = new FairTurns({ now: () => nowMs });
   const claims = () => {
     const free = turns.mayGoOn();
-    nowMs += 1;
+    nowMs += 0.0625;
     return free;
   };
   const atOnce = () => Array.from({ length: 6 }, claims);
@@ -91,7 +91,7 @@ test("a little work goes on at once while nobody waits and the turn has time lef
 });
 
 test("who comes while others wait goes behind them", async () => {
-  const { turns, take, all } = setUp(1);
+  const { turns, take, all } = setUp(0.05);
   for (const what of "abc") turns.add(share("one"), () => take(what));
   const claimed = turns.claim(share("one"));
   expect(claimed).toBeInstanceOf(Promise);
@@ -102,7 +102,7 @@ test("who comes while others wait goes behind them", async () => {
 });
 
 test("who goes on at once within a turn ends it for others as well", async () => {
-  const { turns, take, all } = setUp(2);
+  const { turns, take, all } = setUp(0.125);
   turns.add(share("one"), () => {
     take("a");
     queueMicrotask(() => {
@@ -113,13 +113,16 @@ test("who goes on at once within a turn ends it for others as well", async () =>
   expect(await all(2)).toBe("a+|");
   turns.add(share("one"), () => {
     turns.add(share("one"), () => take("c"));
-    queueMicrotask(() => expect(turns.mayGoOn()).toBe(false));
+    queueMicrotask(() => {
+      take("B");
+      expect(turns.mayGoOn()).toBe(false);
+    });
     return take("b");
   });
-  expect(await all(4)).toBe("a+|bc|");
+  expect(await all(5)).toBe("a+|bB|c|");
 });
 
-test("what comes of somebody's turn is within it for half a millisecond, whoever waits", async () => {
+test("what comes of somebody's turn is within it for a while, whoever waits", async () => {
   let nowMs = 0;
   const done: string[] = [];
   const turns = new FairTurns({ now: () => nowMs });
@@ -130,7 +133,7 @@ test("what comes of somebody's turn is within it for half a millisecond, whoever
         await turn;
         done.push(" ");
       }
-      nowMs += 0.125;
+      nowMs += 0.0625;
       done.push(name);
       await null;
     }

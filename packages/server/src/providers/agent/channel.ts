@@ -39,7 +39,7 @@ const lastingEverywhere = new SharedPlaces({
   most: mostLastingEverywhere,
   mostFollowers: mostFollowersEverywhere,
 });
-/** What agents say is dealt with for some milliseconds a turn of the loop, over all connections of this process. */
+/** What agents say is dealt with a little in each turn of the loop, over all connections of this process. */
 const turnsEverywhere = new FairTurns();
 /** A place that lasts may be held for ever. */
 const longestLastingWaitMs = 10_000;

@@ -1,4 +1,4 @@
 import { FairTurns } from "../../platform/fair-turns.ts";
 
-/** What sandboxes say over streams is read for some milliseconds a turn of the loop, over all of them. */
+/** What sandboxes say over streams is read a little in each turn of the loop, over all of them. */
 export const serviceTurns = new FairTurns();
