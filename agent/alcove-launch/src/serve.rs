@@ -29,6 +29,8 @@ pub fn serve(arguments: &[String]) -> Result<()> {
         libc::signal(libc::SIGCHLD, libc::SIG_IGN);
         libc::signal(libc::SIGINT, libc::SIG_IGN);
         sys::check(libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) as libc::c_long).at("serve", "subreaper")?;
+        // The service's thread is a hop of every command, and has no call to ask for itself.
+        sys::ask_for_short_slices(libc::getppid(), true);
     }
     let mut pool = pool_of(arguments)?;
     let mut parked = Parked::default();

@@ -1,11 +1,13 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { readdir, readFile, stat } from "node:fs/promises";
+import { release } from "node:os";
 import { expect, it } from "vitest";
 import { runScript } from "../../../test/support/attack-probe.ts";
 import { probedSandboxes } from "../../../test/support/native-sandboxes.ts";
 import { mustRun } from "../../../test/support/programs.ts";
 import { describeWith, skipWithout } from "../../../test/support/requirements.ts";
+import { orMissing } from "../../platform/missing.ts";
 import type { RuntimeId } from "../../ports/index.ts";
 import { findProgram } from "../launcher/index.ts";
 
@@ -30,6 +32,19 @@ await describeWith(
       expect(taken).toBeGreaterThan(16);
       expect(taken).toBeLessThanOrEqual(64);
       expect(await other.take("terminals", 10)).toBe(10);
+    });
+
+    it("what carries commands runs soon beside programs that use all their processor, and commands as all programs do", async (context) => {
+      const sliceOf = (text: string) => Number(/se\.slice +: +(\d+)/.exec(text)?.[1]);
+      const { run } = await sandbox();
+      const own = sliceOf(await orMissing(readFile("/proc/self/sched", "utf8"), ""));
+      if (Number.isNaN(own)) return skipWithout(context, "the kernel tells no slices of threads");
+      const [major = 0, minor = 0] = release().split(".").map(Number);
+      if (major * 1_000 + minor < 6_012) return skipWithout(context, "slices of threads need Linux 6.12");
+      // This process stands for the service.
+      expect(own).toBe(200_000);
+      expect(sliceOf(await run("cat /proc/1/sched"))).toBe(own);
+      expect(sliceOf(await run("cat /proc/self/sched"))).toBeGreaterThan(own);
     });
 
     it("inotify instances are counted for each sandbox by itself", async () => {
