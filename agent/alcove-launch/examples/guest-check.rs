@@ -21,6 +21,9 @@ const STDOUT: u8 = 0x12;
 const STDERR: u8 = 0x13;
 const MEMORY_MB: u64 = 64;
 const PIDS: u64 = 64;
+/// Ids of a rooted sandbox.
+const BASE: u32 = 1_879_048_192;
+const COUNT: u32 = 65_536;
 
 struct Agent(UnixStream);
 
@@ -122,6 +125,22 @@ fn prepare_and_claim(launcher: &str, spec: &Value) -> Value {
     claimed
 }
 
+/// A copy that belongs to the sandbox's ids, as a service makes it where no overlay lies on an idmapped layer.
+fn copied(launcher: &str, dir: &str, rootfs: &str) -> String {
+    let to = format!("{dir}/shifted");
+    let spec = json!({"from": rootfs, "to": to, "base": BASE, "count": COUNT});
+    let shifted = ask(launcher, &json!({"op": "shift", "id": 9, "spec": spec}));
+    report("copied root", shifted["ok"] == true, &shifted);
+    to
+}
+
+/// Whether an overlay can lie on an idmapped mount: since Linux 5.19.
+fn idmapped_layers() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.trim().parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (5, 19)
+}
+
 fn report(name: &str, good: bool, detail: impl std::fmt::Debug) {
     println!("{} {name} {detail:?}", if good { "ok" } else { "FAIL" });
 }
@@ -157,7 +176,8 @@ fn become_user(id: u32) {
 
 fn cgroup(mode: &str, name: &str) -> Value {
     let parent = "/sys/fs/cgroup/alcove-check";
-    if !matches!(mode, "rooted" | "prepared") || !Path::new("/sys/fs/cgroup/cgroup.subtree_control").exists() {
+    if !matches!(mode, "rooted" | "prepared" | "copied") || !Path::new("/sys/fs/cgroup/cgroup.subtree_control").exists()
+    {
         return Value::Null;
     }
     std::fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu +memory +pids").expect("controllers");
@@ -169,16 +189,16 @@ fn cgroup(mode: &str, name: &str) -> Value {
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, dir, launcher, agent, rootfs, mode] = &arguments[..] else {
-        panic!("usage: guest-check DIR LAUNCHER AGENT ROOTFS rooted|prepared|host|unprivileged|subids");
+        panic!("usage: guest-check DIR LAUNCHER AGENT ROOTFS rooted|prepared|copied|host|unprivileged|subids");
     };
     let ids = match mode.as_str() {
-        "rooted" | "prepared" | "host" => json!({"kind": "range", "base": 1_879_048_192u32, "count": 65_536}),
+        "rooted" | "prepared" | "copied" | "host" => json!({"kind": "range", "base": BASE, "count": COUNT}),
         "subids" => {
             json!({"kind": "subids", "uid_start": 200_000, "gid_start": 200_000, "count": 65_535})
         }
         _ => json!({"kind": "single"}),
     };
-    let rooted = matches!(mode.as_str(), "rooted" | "prepared" | "host");
+    let rooted = matches!(mode.as_str(), "rooted" | "prepared" | "copied" | "host");
     if !rooted {
         become_user(1000);
     }
@@ -189,7 +209,8 @@ fn main() {
     std::fs::create_dir_all(&trash).expect("trash");
     // Image `host`: ROOTFS is the root that the machine's programs are mounted into.
     let root = match mode.as_str() {
-        "host" => json!({"kind": "host", "skeleton": rootfs}),
+        "host" => json!({"kind": "host", "skeleton": rootfs, "copy": !idmapped_layers()}),
+        "copied" => json!({"kind": "image", "rootfs": copied(launcher, dir, rootfs), "shifted": true}),
         _ => json!({"kind": "image", "rootfs": rootfs}),
     };
     let spec = json!({

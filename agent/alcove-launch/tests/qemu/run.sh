@@ -1,5 +1,5 @@
 #!/bin/sh
-# Boots Debian 12's cloud kernel (6.1, cgroup v2) in QEMU without acceleration and runs guest-check there.
+# Boots Debian 12's cloud kernel (6.1, cgroup v2), or one that is laid out in CACHE, in QEMU without acceleration and runs guest-check there.
 # usage: run.sh LAUNCHER AGENT GUEST_CHECK [CACHE]   prints the guest's lines; exit code 0 when every check was ok.
 set -eu
 launcher=$1 agent=$2 check=$3 cache=${4:-${TMPDIR:-/tmp}/alcove-qemu}
@@ -30,7 +30,10 @@ mkfs=$(command -v mkfs.ext4 || echo /sbin/mkfs.ext4)
 cp "$busybox" "$initramfs/bin/busybox"
 cp "$here/init" "$initramfs/init"
 chmod 755 "$initramfs/init"
-cp "$modules/drivers/block/loop.ko" "$modules/fs/overlayfs/overlay.ko" "$initramfs/modules/"
+# Some kernels have them built in.
+for module in drivers/block/loop fs/overlayfs/overlay; do
+  [ ! -f "$modules/$module.ko" ] || cp "$modules/$module.ko" "$initramfs/modules/"
+done
 (cd "$initramfs" && find . | "$busybox" cpio -o -H newc 2>/dev/null | gzip -1) >"$work/initramfs.gz"
 
 timeout "${QEMU_SECONDS:-150}" qemu-system-x86_64 -M microvm,acpi=off -accel tcg -m 1024 -smp 1 -nodefaults -no-user-config \

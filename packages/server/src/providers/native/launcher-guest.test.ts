@@ -11,7 +11,7 @@ await describeWith(
   ["linux", "agent", "launcher", "busybox", "qemu"],
   "the launcher on Debian 12's kernel",
   () => {
-    it("launches, limits and destroys with cgroup v2 and Linux 6.1, rooted, prepared and unprivileged", {
+    it("launches, limits and destroys with cgroup v2 and Linux 6.1, rooted, prepared, with copied roots and unprivileged", {
       timeout: 300_000,
     }, async () => {
       await mustRun(
@@ -42,7 +42,7 @@ await describeWith(
       expect(exitCode, `${stdout}\n${stderr}`).toBe(0);
       expect(lines.filter((line) => line.startsWith("FAIL"))).toEqual([]);
       expect(lines.some((line) => line.startsWith("ok host later mounts"))).toBe(true);
-      for (const mode of ["rooted", "prepared", "unprivileged"])
+      for (const mode of ["rooted", "prepared", "copied", "unprivileged"])
         expect(lines.filter((line) => line.startsWith(`ok ${mode}`)).length).toBeGreaterThan(8);
     });
   },

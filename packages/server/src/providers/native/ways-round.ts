@@ -5,7 +5,7 @@ import { LauncherFailure } from "../launcher/index.ts";
  * that is thrown away; an ordinary machine needs none of it.
  */
 export interface Ways {
-  /** Roots are copies owned by the sandbox's ids, because data_dir cannot be mounted with other owners. Rooted only. */
+  /** Roots are copies owned by the sandbox's ids, because data_dir cannot be mounted with other owners, or, before Linux 5.19, lie below an overlay then. Rooted only. */
   rootCopied: boolean;
   /** The sandbox's /proc is mounted from outside of its user namespace. Rooted only. */
   procOutside: boolean;
@@ -40,7 +40,7 @@ export function wayRound(
       ways: { ...ways, rootCopied: true, memoryMb },
       note:
         "data_dir cannot be mounted with the sandboxes' owners: each image is copied once, and sandboxes of images share one range of ids" +
-        `${memoryMb === undefined ? "" : `; ${inMemory} when they are made from an image`} (way out: a data_dir on ext4, xfs or btrfs)`,
+        `${memoryMb === undefined ? "" : `; ${inMemory} when they are made from an image`} (way out: a data_dir on ext4, xfs or btrfs, and Linux 5.19 or later)`,
     };
   }
   if (!rooted && error.step === "overlay" && ways.memoryMb === undefined) {
