@@ -15,6 +15,7 @@ import { density } from "./scenarios/density.ts";
 import { dockerRows } from "./scenarios/docker.ts";
 import { nativeExec, prootExec } from "./scenarios/exec.ts";
 import { fairness } from "./scenarios/fairness.ts";
+import { execHops } from "./scenarios/hops.ts";
 import { idleCost } from "./scenarios/idle.ts";
 import { networkRows } from "./scenarios/network.ts";
 import { previews } from "./scenarios/previews.ts";
@@ -38,6 +39,7 @@ if (url !== undefined && wanted.length > 0)
 
 const own: Record<string, () => Promise<Row[]>> = {
   "native-exec": nativeExec,
+  "native-hops": execHops,
   "native-spawn": nativeSpawn,
   "native-stream": ndjsonStream,
   "native-small-pieces": smallPieces,
