@@ -33,9 +33,9 @@ interface Hop {
 interface Threads {
   client: number;
   service: number;
-  agent?: number;
-  monitor?: number;
-  command?: number;
+  agent?: number | undefined;
+  monitor?: number | undefined;
+  command?: number | undefined;
 }
 
 type Who = keyof Threads;
