@@ -320,6 +320,10 @@ fn prepare_process() -> (u64, u64) {
             libc::mallopt(libc::M_ARENA_MAX, 1);
             libc::mallopt(libc::M_MMAP_THRESHOLD, 64 * 1024);
             libc::mallopt(libc::M_TRIM_THRESHOLD, 128 * 1024);
+            // What is taken from room of the heap is cleared, and thereby there, also where it was never used; a mapping is there page by
+            // page as it is. So the heap keeps no room that a large buffer would fit into.
+            libc::mallopt(libc::M_TOP_PAD, 16 * 1024);
+            libc::malloc_trim(0);
         }
         // By the system call: the library hides two signals from its users, and whoever started the agent may have
         // ignored those too. All zero means the default action.

@@ -17,6 +17,11 @@ const DEV_SIZE: [(&str, &str); 3] = [("mode", "755"), ("size", "64k"), ("nr_inod
 const PROGRAM_DIRS: [&str; 8] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store"];
 /// Any directory serves: /etc is always there and nothing below it is needed any more.
 pub const EMPTY: &str = "/etc";
+/// Of a file system without entries. There is one in a sandbox for all that has to be empty: for each file system that is mounted
+/// anywhere the kernel keeps 16 bytes in every memory group of the machine, and does so from then on, so that with a thousand
+/// sandboxes one more for each is 32 KB for each of them.
+const EMPTY_OPTIONS: &str = "size=4k,nr_inodes=2,mode=555";
+const EMPTY_FLAGS: libc::c_ulong = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
 const READ_ONLY_PROC: [&str; 2] = ["sys", "sysrq-trigger"];
 /// Terminals of one sandbox; the machine has about three thousand for all.
 const TERMINALS: u32 = 64;
@@ -65,6 +70,8 @@ pub struct Carried {
     devices: Vec<(&'static str, OwnedFd)>,
     /// By path; what lies below another one comes after it.
     programs: Vec<(String, OwnedFd)>,
+    /// The file system without entries, where one was made for those.
+    empty: Option<OwnedFd>,
 }
 
 impl Carried {
@@ -75,16 +82,17 @@ impl Carried {
             devices.push((name, sys::open_tree(libc::AT_FDCWD, &path, sys::OPEN_TREE_CLONE).at("dev", path)?));
         }
         let mut programs = Vec::new();
+        let mut empty = None;
         if matches!(root, RootSpec::Host { .. }) {
             // Nothing below is needed any more, and an overlay without a writable layer wants a second one.
-            let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-            sys::mount("empty", EMPTY, "tmpfs", flags, "size=4k,nr_inodes=2,mode=755").at("mount", EMPTY)?;
+            sys::mount("empty", EMPTY, "tmpfs", EMPTY_FLAGS, EMPTY_OPTIONS).at("mount", EMPTY)?;
+            empty = Some(sys::open_tree(libc::AT_FDCWD, EMPTY, sys::OPEN_TREE_CLONE).at("mount", EMPTY)?);
             for path in program_mounts()? {
                 let mount = overlay::read_only_view(&path, EMPTY).or_else(|_| read_only_clone(&path, true))?;
                 programs.push((path, mount));
             }
         }
-        Ok(Self { devices, programs })
+        Ok(Self { devices, programs, empty })
     }
 }
 
@@ -141,7 +149,7 @@ pub fn furnish(spec: &LaunchSpec, carried: Carried, proc: Option<RawFd>, dev: Op
         }
     }
     forbid_namespaces()?;
-    mask_proc()?;
+    mask_proc(carried.empty)?;
     crate::figures::show(&spec.limits)?;
     if matches!(spec.root, RootSpec::Image { .. }) {
         ensure_dir("/etc", 0o755)?;
@@ -221,7 +229,7 @@ fn forbid_namespaces() -> Result<()> {
     if overlay::exists(path) { std::fs::write(path, "0").at("proc", path) } else { Ok(()) }
 }
 
-fn mask_proc() -> Result<()> {
+fn mask_proc(mut empty: Option<OwnedFd>) -> Result<()> {
     const STEP: &str = "proc";
     for name in READ_ONLY_PROC {
         let path = format!("/proc/{name}");
@@ -234,8 +242,12 @@ fn mask_proc() -> Result<()> {
     let mut source = "/dev/null".to_owned();
     for (path, is_dir) in hidden_proc()? {
         if is_dir {
-            let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-            sys::mount("tmpfs", &path, "tmpfs", flags, "size=4k,nr_inodes=2,mode=555").at(STEP, &path)?;
+            match empty {
+                Some(mount) => sys::move_mount(mount.as_raw_fd(), libc::AT_FDCWD, &path).at(STEP, &path)?,
+                None => sys::mount("empty", &path, "tmpfs", EMPTY_FLAGS, EMPTY_OPTIONS).at(STEP, &path)?,
+            }
+            // For the next one.
+            empty = Some(sys::open_tree(libc::AT_FDCWD, &path, sys::OPEN_TREE_CLONE).at(STEP, &path)?);
         } else {
             let null = sys::open_tree(libc::AT_FDCWD, &source, sys::OPEN_TREE_CLONE).at(STEP, &source)?;
             if source == "/dev/null" {

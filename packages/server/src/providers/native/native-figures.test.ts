@@ -48,4 +48,29 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "figures 
     const told = availableParallelism() > 1 ? "1 7" : " 7";
     expect((await run('echo "$OMP_NUM_THREADS $GOMAXPROCS"')).trimEnd()).toBe(told);
   });
+
+  it.each([
+    ["of an image", testImage, ["overlay", "tmpfs", "proc", "devpts", "tmpfs", "tmpfs"]],
+    [
+      "of the machine's programs",
+      "host",
+      ["overlay", "tmpfs", "overlay", "proc", "devpts", "tmpfs", "tmpfs"],
+    ],
+  ])(
+    "%s: few file systems, each of which every memory group of the machine pays for",
+    async (_, image, kinds) => {
+      const runtimeId = randomIds.runtimeId();
+      made.push(runtimeId);
+      const spec = { runtimeId, sandboxId: randomIds.sandboxId(), image, memoryMb: 96, vcpus: 1 };
+      await provider.spawn({ ...spec, env: {}, expiresInMs: 600_000, metadata: {} }, soon());
+      const { output } = await runScript(provider.sandbox(runtimeId), "cat /proc/self/mountinfo");
+      const kindOf = new Map(
+        output
+          .trimEnd()
+          .split("\n")
+          .map((line) => [line.split(" ")[2], line.split(" - ")[1]?.split(" ")[0]]),
+      );
+      expect([...kindOf.values()].sort()).toEqual([...kinds].sort());
+    },
+  );
 });
