@@ -5,7 +5,7 @@ import { mkdtempSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { createInterface } from "node:readline";
-import { DatabaseSync } from "node:sqlite";
+import { DatabaseSync, StatementSync } from "node:sqlite";
 import { fileURLToPath } from "node:url";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { storeContract } from "../../ports/contract/store-contract.ts";
@@ -201,6 +201,45 @@ describe("SqliteStore", () => {
     expect(plan(page(`${owned} AND state <> 'destroyed'`))).toMatch(/USING INDEX sandboxes_owned_live/);
     for (const where of ["true", owned]) expect(plan(page(where))).not.toMatch(/TEMP B-TREE/);
     db.close();
+  });
+
+  it("reads a small page without walking through thousands of rows that would follow", async () => {
+    // Statements keep the one that is there when they are made.
+    const get = vi.spyOn(StatementSync.prototype, "get");
+    await using store = await SqliteStore.open({ path: file });
+    const db = new DatabaseSync(file);
+    const insert = db.prepare(`
+      INSERT INTO sandboxes (id, runtime_id, state, provider, worker_id, image, memory_mb, vcpus, owner_id, metadata,
+        env, created_at, expires_at, updated_at, destroy_requested)
+      VALUES (?, 'rt', 'running', ?, 'local', 'host', 512, 1, '', '{}', '{}', ?, 2, 3, 0)`);
+    db.exec("BEGIN");
+    for (let n = 0; n < 6_000; n++) insert.run(`sb-${n}`, n === 0 ? "mock" : "native", n + 1);
+    db.exec("COMMIT");
+    db.close();
+    get.mockClear();
+    const lookedAt = () => {
+      const offsets = get.mock.calls.map(([values]) => (values as { offset?: number }).offset ?? 0);
+      get.mockClear();
+      return offsets.reduce((sum, offset) => sum + offset + 1, 0);
+    };
+    const states = ["running"] as const;
+    const page = await store.sandboxes.list({ states, limit: 10 });
+    expect(page.rows.map(({ id }) => id).slice(0, 2)).toEqual(["sb-5999", "sb-5998"]);
+    expect(page.rows).toHaveLength(10);
+    expect(lookedAt()).toBe(11);
+    // Whoever finds nothing looks at many, and goes on from there.
+    const none = await store.sandboxes.list({ states, provider: "mock", limit: 10 });
+    expect(none).toMatchObject({ rows: [], next: { id: "sb-1000" } });
+    expect(lookedAt()).toBe(5_000);
+    const rest = await store.sandboxes.list({
+      states,
+      provider: "mock",
+      limit: 10,
+      ...(none.next && { after: none.next }),
+    });
+    expect(rest.rows.map(({ id }) => id)).toEqual(["sb-0"]);
+    expect(rest.next).toBeUndefined();
+    get.mockRestore();
   });
 
   it("finds the sandbox of a name that lives behind any number of others, living or once of that name", async () => {
