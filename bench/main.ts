@@ -17,6 +17,7 @@ import { nativeExec, prootExec } from "./scenarios/exec.ts";
 import { fairness } from "./scenarios/fairness.ts";
 import { execHops } from "./scenarios/hops.ts";
 import { idleCost } from "./scenarios/idle.ts";
+import { mockScale } from "./scenarios/mock-scale.ts";
 import { networkRows } from "./scenarios/network.ts";
 import { previews } from "./scenarios/previews.ts";
 import { sharedUse } from "./scenarios/shared.ts";
@@ -54,6 +55,7 @@ const own: Record<string, () => Promise<Row[]>> = {
   docker: dockerRows,
   proot: prootExec,
   mock: controlPlane,
+  "mock-scale": mockScale,
   shared: sharedUse,
 };
 
