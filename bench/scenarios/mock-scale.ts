@@ -151,17 +151,17 @@ async function middlePage(service: Service): Promise<string> {
 /** All of either come due at the same moment. */
 async function timeExpiry(none: Service, full: Service, dueAt: Date): Promise<Row> {
   await delay(Math.max(0, dueAt.getTime() - Date.now() - 500));
-  const before = { few: await usedMs(none.pid), many: await usedMs(full.pid) };
-  const client = new KeepAliveClient(full.url);
-  const left = async () => (await client.expect<Spawned[]>(200, "GET", "/sandboxes?limit=1")).length;
-  await delay(500);
-  while ((await left()) > 0) await delay(50);
-  client.close();
-  const overMs = Date.now() - dueAt.getTime();
-  const spent = {
-    few: [((await usedMs(none.pid)) - before.few) / few],
-    many: [((await usedMs(full.pid)) - before.many) / many],
+  const untilGone = async (service: Service, count: number) => {
+    const client = new KeepAliveClient(service.url);
+    const before = await usedMs(service.pid);
+    await delay(dueAt.getTime() - Date.now());
+    while ((await client.expect<Spawned[]>(200, "GET", "/sandboxes?limit=1")).length > 0) await delay(50);
+    client.close();
+    return ((await usedMs(service.pid)) - before) / count;
   };
+  const [alone, among] = await Promise.all([untilGone(none, few), untilGone(full, many)]);
+  const overMs = Date.now() - dueAt.getTime();
+  const spent = { few: [alone], many: [among] };
   const ratio = medianRatio(spent.many, spent.few);
   const row = rowOf("expiry of all at once", "each", { ...spent, ratio });
   return { ...row, figure: `${row.figure}; all gone after ${ms(overMs)}`, data: { ...row.data, overMs } };

@@ -2,8 +2,8 @@ import { DomainError, type SandboxId } from "../../ports/index.ts";
 import type { SandboxContext } from "./context.ts";
 import type { DestroyFlow } from "./destroy-flow.ts";
 
-/** So many begin to end in one turn of the event loop; the others in the next. */
-const perTurn = 100;
+/** So many begin to end in one turn of the event loop, some milliseconds with their writes; the others in the next. */
+const perTurn = 50;
 
 /**
  * Ends sandboxes whose time has come, however many come due together: each is `expired` within a few turns of the event
