@@ -1,7 +1,8 @@
 import { Duplex } from "node:stream";
 import { expect, test } from "vitest";
 import { FairTurns } from "../../platform/fair-turns.ts";
-import { AgentConnection } from "./connection.ts";
+import { AgentConnection, type AgentFeatures } from "./connection.ts";
+import { encodeJsonFrame, frameKinds } from "./frames.ts";
 
 /** A socket of an agent that takes nothing before `takeAll`. */
 class HeldSocket extends Duplex {
@@ -25,13 +26,16 @@ class HeldSocket extends Duplex {
 
 const nothing = () => undefined;
 
-function connectionOver(socket: Duplex): AgentConnection {
+function connectionOver(
+  socket: Duplex,
+  onWelcome: (features: AgentFeatures) => void = nothing,
+): AgentConnection {
   return new AgentConnection({
     socket,
     name: "sb-1",
     turns: new FairTurns(),
     taker: { principal: "", owner: "sb-1" },
-    onWelcome: nothing,
+    onWelcome,
     onIdle: nothing,
     onClosed: nothing,
   });
@@ -40,6 +44,24 @@ function connectionOver(socket: Duplex): AgentConnection {
 const turns = async (count: number) => {
   for (; count > 0; count--) await new Promise((resolve) => setImmediate(resolve));
 };
+
+test("what thousands of agents tell alike is there once, and what one tells otherwise is its own", async () => {
+  const told: AgentFeatures[] = [];
+  for (const features of [["exec", "later"], ["later", "exec"], ["exec"], ["exec", "more"]]) {
+    const socket = new HeldSocket();
+    connectionOver(socket, (seen) => told.push(seen));
+    socket.push(encodeJsonFrame(frameKinds.welcome, { version: 1, agent: "1", features }));
+    await turns(2);
+    socket.destroy();
+  }
+  expect(told.map((seen) => [...seen])).toEqual([
+    ["exec", "later"],
+    ["exec", "later"],
+    ["exec"],
+    ["exec", "more"],
+  ]);
+  expect(told[1]).toBe(told[0]);
+});
 
 test.each([
   [1, 20_000, 20_000],

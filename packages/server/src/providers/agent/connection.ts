@@ -32,6 +32,8 @@ export type AgentFeatures = ReadonlySet<string>;
 
 /** More names than this no agent has to tell. */
 const mostFeatures = 256;
+/** What was told last: thousands of agents of one release tell the same, and each of their clients keeps it. */
+let toldLast: AgentFeatures = new Set();
 /** Decoded and handed on at once, for some hundred microseconds; after it others of the process come. */
 const framesAtOnce = 32;
 
@@ -216,7 +218,10 @@ export class AgentConnection implements FrameSink {
           );
         }
         const names = Array.isArray(welcome.features) ? welcome.features.slice(0, mostFeatures) : [];
-        const features = new Set(names.filter((name) => typeof name === "string"));
+        const told = new Set(names.filter((name) => typeof name === "string"));
+        const same = told.size === toldLast.size && told.isSubsetOf(toldLast);
+        const features = same ? toldLast : told;
+        toldLast = features;
         this.#onWelcome(features);
         this.#sendWaiting(features);
         return;
