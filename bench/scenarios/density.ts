@@ -121,13 +121,15 @@ async function memoryOfAGroup(): Promise<number> {
   try {
     await mkdir(parent);
     made.push(parent);
-    const before = await kernelMemory();
+    const before = await kernelObjects();
     for (let index = 0; index < probedGroups; index++) {
       const group = path.join(parent, String(index));
       await mkdir(group);
       made.push(group);
     }
-    return ((await kernelMemory()) - before) / probedGroups;
+    const grown = [...(await kernelObjects())].map(([name, bytes]) => bytes - (before.get(name) ?? 0));
+    // Others make something meanwhile too, and less of it.
+    return Math.max(...grown) / probedGroups;
   } catch {
     return Number.NaN;
   } finally {
@@ -215,13 +217,15 @@ async function memoryInUse(): Promise<number> {
   return bytesOf(meminfo, "MemTotal") - bytesOf(meminfo, "MemAvailable");
 }
 
-/** Of all objects that are in use, by `/proc/slabinfo`: what the kernel holds for them also has those that are free. */
-async function kernelMemory(): Promise<number> {
-  const lines = (await readFile("/proc/slabinfo", "utf8")).split("\n").slice(2);
-  return lines.reduce((sum, line) => {
-    const [, active = 0, , size = 0] = line.trim().split(/ +/).map(Number);
-    return sum + active * size;
-  }, 0);
+/** Bytes of the objects that are in use, by their kind; what the kernel holds for them also has those that are free. */
+async function kernelObjects(): Promise<Map<string, number>> {
+  const lines = (await readFile("/proc/slabinfo", "utf8")).trimEnd().split("\n").slice(2);
+  return new Map(
+    lines.map((line) => {
+      const [name = "", active, , size] = line.trim().split(/ +/);
+      return [name, Number(active) * Number(size)];
+    }),
+  );
 }
 
 function bytesOf(meminfo: string, name: string): number {
