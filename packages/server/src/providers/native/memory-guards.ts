@@ -53,7 +53,7 @@ export class MemoryGuards implements AsyncDisposable {
         of: "what its sockets hold",
         memory: options.machineMemory ?? readMachineMemory,
         counted: counted((groups) => groups.countedMemory()),
-        seeOthers: async () => (await cgroups())?.seeNobodysMemory().catch(() => undefined),
+        seeOthers: async () => (await cgroups())?.seeNobodysMemory(),
         usual: directories.usualMemory("memory"),
         holdings: (runtimes) => heldInSockets(directories, runtimes),
       }),
@@ -83,6 +83,13 @@ export class MemoryGuards implements AsyncDisposable {
   /** Sees what is usual, before there is a runtime that could change it. */
   async begin(): Promise<void> {
     await Promise.all(this.#guards.map((guard) => guard.begin()));
+  }
+
+  /** Sees what others have at the moment, if nothing runs, once what was begun before has been handed on. Does not fail. */
+  seeOthersSoon(): void {
+    setImmediate(() => {
+      for (const guard of this.#guards) guard.seeOthers().catch(() => undefined);
+    });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

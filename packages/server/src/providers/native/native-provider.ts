@@ -446,6 +446,8 @@ export class NativeProvider implements RuntimeProvider {
       )
       .finally(() => lane.leave());
     this.#launching.set(runtimeId, launched);
+    // While others work for the launch.
+    this.#memoryGuards.seeOthersSoon();
     let record: RuntimeRecord | undefined;
     try {
       record = await abortable(launched, options.signal);

@@ -1,5 +1,5 @@
 import { mkdirSync, renameSync, symlinkSync } from "node:fs";
-import { lstat, mkdir, readdir, readlink, rename, stat, symlink, unlink } from "node:fs/promises";
+import { lstat, readdir, readlink, rename, stat, unlink } from "node:fs/promises";
 import { join } from "node:path";
 
 /** Where services of one machine tell each other which ranges they use. Emptied with every start of the machine. */
@@ -37,12 +37,13 @@ export class RangeClaims {
     return new Set(names.map(Number).filter(Number.isInteger));
   }
 
-  /** @returns false when another service's runtime has the range. */
+  /** The first try, which is nearly always the last, waits for no turn of the file system's threads: as `give`.
+   *  @returns false when another service's runtime has the range. */
   async claim(base: number, runtimeId: string): Promise<boolean> {
     const path = join(this.#dir, String(base));
     const target = join(this.#runtimes, runtimeId);
     for (let tried = 0; tried < 3; tried += 1) {
-      if (await this.#link(target, path)) return true;
+      if (this.#link(target, path)) return true;
       if ((await linkTarget(path)) === target) return true;
       if (await isHeld(path)) return false;
       await this.#setAside(path);
@@ -65,15 +66,14 @@ export class RangeClaims {
   }
 
   /** @returns false when there is one. */
-  async #link(target: string, path: string): Promise<boolean> {
-    const linked = () => unless("EEXIST", symlink(target, path));
+  #link(target: string, path: string): boolean {
     try {
-      return await linked();
+      return linked(target, path);
     } catch (error) {
       if (!hasCode(error, "ENOENT")) throw error;
       // Whatever empties /run may have taken the folder away while the service ran.
-      await mkdir(this.#dir, { recursive: true, mode: 0o700 });
-      return await linked();
+      mkdirSync(this.#dir, { recursive: true, mode: 0o700 });
+      return linked(target, path);
     }
   }
 
@@ -83,6 +83,17 @@ export class RangeClaims {
     if (!(await unless("ENOENT", rename(path, aside)))) return;
     if (await isHeld(aside)) await rename(aside, path);
     else await unlink(aside);
+  }
+}
+
+/** @returns false when there is one. */
+function linked(target: string, path: string): boolean {
+  try {
+    symlinkSync(target, path);
+    return true;
+  } catch (error) {
+    if (hasCode(error, "EEXIST")) return false;
+    throw error;
   }
 }
 

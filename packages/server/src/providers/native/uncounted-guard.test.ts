@@ -242,11 +242,12 @@ describe("the guard of what is counted for nobody", () => {
   it("sees what others have before there is a sandbox, each time there is none", async () => {
     const { guard, holdings, memory, counted } = guarded();
     await guard.begin();
+    await guard.seeOthers();
     expect(counted.seenAtMb).toEqual([]);
     holdings.clear();
     for (const uncountedMb of [300, 2_000]) {
       memory.uncountedMb = uncountedMb;
-      await guard.begin();
+      await guard.seeOthers();
     }
     expect(counted.seenAtMb).toEqual([300, 2_000]);
   });

@@ -95,13 +95,17 @@ export class UncountedGuard implements AsyncDisposable {
     if (this.#options.maxPercent > 0) this.#repeated.start();
   }
 
-  /** Sees what is usual, and what others have, before there is a runtime that could change it. */
+  /** Sees what is usual before there is a runtime that could change it. */
   async begin(): Promise<void> {
-    if (this.#options.maxPercent === 0) return;
-    if (!this.#anyRunning) await this.#options.seeOthers?.();
-    if (this.#usualMb !== undefined) return;
+    if (this.#options.maxPercent === 0 || this.#usualMb !== undefined) return;
+    await this.seeOthers();
     // Whoever cannot see it now does so at its first look.
     await this.#see().catch(() => undefined);
+  }
+
+  /** Sees what others have, while nothing runs: also while the first one is made, in which there is nothing of anybody yet. */
+  async seeOthers(): Promise<void> {
+    if (this.#options.maxPercent > 0 && !this.#anyRunning) await this.#options.seeOthers?.();
   }
 
   /** One look; stops a runtime when it has to. @returns when to look again, milliseconds. */

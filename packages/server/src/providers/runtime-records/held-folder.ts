@@ -1,10 +1,8 @@
-import { close, fstat, open } from "node:fs";
-import { stat } from "node:fs/promises";
+import { close, fstatSync, open, type Stats, statSync } from "node:fs";
 import { promisify } from "node:util";
 import { Unavailable } from "../../ports/index.ts";
 
 const opened = promisify(open);
-const statOf = promisify(fstat);
 const closed = promisify(close);
 
 /**
@@ -22,14 +20,16 @@ export class HeldFolder implements AsyncDisposable {
   }
 
   /**
-   * Takes hold of it when it is seen for the first time.
+   * Takes hold of it when it is seen for the first time. The looks are two calls that take a microsecond each, where a turn of
+   * the file system's threads takes two switches of threads: each spawn, removal and list waits for this.
    * @returns false when it never was there.
    * @throws Unavailable when the one that was there is out of sight.
    */
   async inSight(): Promise<boolean> {
     const descriptor = await this.#hold();
     if (descriptor === undefined) return false;
-    const [held, found] = await Promise.all([statOf(descriptor), orMissing(stat(this.path))]);
+    const held = fstatSync(descriptor);
+    const found = statOrMissing(this.path);
     if (found !== undefined && found.dev === held.dev && found.ino === held.ino) return true;
     const how = found === undefined ? "is not there any more" : "is not the directory it was";
     throw new Unavailable(
@@ -64,9 +64,9 @@ export class HeldFolder implements AsyncDisposable {
   }
 }
 
-async function orMissing<T>(result: Promise<T>): Promise<T | undefined> {
+function statOrMissing(path: string): Stats | undefined {
   try {
-    return await result;
+    return statSync(path);
   } catch (error) {
     if (isMissing(error)) return undefined;
     throw error;
