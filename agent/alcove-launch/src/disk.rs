@@ -9,7 +9,8 @@ use crate::error::{AtStep, Result};
 use crate::sys;
 
 const STEP: &str = "disk";
-const IMAGE: &str = "disk.img";
+/// Its name in a runtime's directory.
+pub const IMAGE: &str = "disk.img";
 const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
 const LOOP_GET_FREE: libc::c_ulong = 0x4c82;
 const AUTOCLEAR: u32 = 4;
@@ -41,32 +42,15 @@ struct LoopInfo {
 /// The directories of an overlay, in every layer from its beginning: the first directory of a file system is slow to make.
 pub const LAYERS: [(&str, u32); 2] = [("upper", 0o755), ("work", 0o700)];
 
-/// A file system made beforehand: its image's path and its detached mount, which holds `LAYERS`.
-pub struct Ready {
-    pub image: String,
-    pub mount: OwnedFd,
-}
-
-/// Copies `template` to `image` and mounts that, attached nowhere yet.
-pub fn make(template: &str, image: &str) -> Result<Ready> {
+/// Copies `template` to `image` and mounts that, attached nowhere yet. @returns the mount, which holds `LAYERS`.
+pub fn make(template: &str, image: &str) -> Result<OwnedFd> {
     copy_sparse(template, image).at(STEP, template)?;
     let device = attach(image)?;
     let mount = mount_detached(&device).at(STEP, format!("ext4 on {}", device.path))?;
     for (name, mode) in LAYERS {
         sys::make_dir(mount.as_raw_fd(), name, mode).at(STEP, name)?;
     }
-    Ok(Ready { image: image.to_owned(), mount })
-}
-
-/// The mount of a file system whose image is the runtime's, in the working directory.
-pub fn own(template: &str, ready: Option<&Ready>) -> Result<OwnedFd> {
-    match ready {
-        Some(ready) => {
-            std::fs::rename(&ready.image, IMAGE).at(STEP, &ready.image)?;
-            ready.mount.try_clone().at(STEP, "descriptor")
-        }
-        None => make(template, IMAGE).map(|made| made.mount),
-    }
+    Ok(mount)
 }
 
 /// Attaches it at `disk` below the working directory, in a mount namespace of this process, and enters it.

@@ -1,14 +1,14 @@
 //! The outer half of a launch: everything that needs the service's own rights. `child.rs` is the inner half.
 //!
-//! Order: record on disk, socket, cgroups, clone, id maps, overlay, pid on disk, then the child is released. A death at
-//! any point leaves a directory that says what to undo, and no process: until its last step the child dies with us.
+//! Order: a directory with its record on disk, cgroups, clone, id maps, overlay, pid on disk, then the child is released. A death
+//! at any point leaves a directory that says what to undo, and no process: until its last step the child dies with us.
 
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 
 use crate::child::{self, Plan};
-use crate::disk::Ready;
 use crate::error::{AtStep, Result, StepError};
+use crate::folder::{self, Opened, Ready};
 use crate::spec::{IdsSpec, LaunchSpec, Network, Owned, ProcessRecord, RootSpec};
 use crate::{cgroup, disk, idmap, inside, network, overlay, sys};
 
@@ -87,25 +87,24 @@ impl Drop for Begun {
     }
 }
 
-pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
+/// @param on_socket as soon as what is said at the agent's socket waits there for it.
+pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>, on_socket: impl FnOnce()) -> Result<Launched> {
     let owned = Owned { hostname: spec.hostname.clone(), limits: spec.limits.clone() };
-    begin(spec, ready, Some(owned))?.finish()
+    begin(spec, ready, Some(owned), on_socket)?.finish()
 }
 
 /// @param owned none: it is nobody's yet, its groups have no limits and its first process parks: see `park`.
-pub fn begin(spec: &LaunchSpec, ready: Option<&Ready>, owned: Option<Owned>) -> Result<Begun> {
+pub fn begin(
+    spec: &LaunchSpec,
+    ready: Option<&Ready>,
+    owned: Option<Owned>,
+    on_socket: impl FnOnce(),
+) -> Result<Begun> {
     let mut stages = Stages { since: Instant::now(), done: Vec::new() };
     let rooted = matches!(spec.ids, IdsSpec::Range { .. });
 
-    make_runtime_dir(spec)?;
-    let listener = listen()?;
-    let console = sys::open_path_at(
-        libc::AT_FDCWD,
-        "console.log",
-        libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_NOFOLLOW,
-        0o600,
-    )
-    .at("directory", "console.log")?;
+    let Opened { listener, console } = folder::enter(&spec.dir, &spec.record, ready)?;
+    on_socket();
     stages.end("directory");
 
     let handles = match &spec.cgroup {
@@ -187,7 +186,7 @@ pub fn begin(spec: &LaunchSpec, ready: Option<&Ready>, owned: Option<Owned>) -> 
     let boot_id = sys::boot_id().at("record", "boot id")?;
     let record = ProcessRecord { pid, start_time: begun.start_time, boot_id };
     let bytes = serde_json::to_vec(&record).map_err(|error| StepError::new("record", error.to_string()))?;
-    sys::write_file_atomically(libc::AT_FDCWD, "process.json", &bytes).at("record", "process.json")?;
+    sys::write_file_atomically(libc::AT_FDCWD, folder::PROCESS, &bytes).at("record", folder::PROCESS)?;
     begun.stages.end("record");
     if let Some(network) = network {
         network.wait()?;
@@ -217,56 +216,16 @@ fn unprotected(score: &str) -> &str {
     if score.starts_with('-') { "0" } else { score }
 }
 
-/// Everything after this is relative to the runtime's directory, which keeps paths short and out of /proc/mounts.
-fn make_runtime_dir(spec: &LaunchSpec) -> Result<()> {
-    const STEP: &str = "directory";
-    sys::make_dir(libc::AT_FDCWD, &spec.dir, 0o700).at(STEP, &spec.dir)?;
-    std::env::set_current_dir(&spec.dir).at(STEP, &spec.dir)?;
-    write_record(&spec.record)
-}
-
-/// No fsync: sandboxes do not outlive the machine, and a directory without a record is removed all the same.
-pub fn write_record(record: &serde_json::Value) -> Result<()> {
-    const STEP: &str = "directory";
-    let bytes = serde_json::to_vec(record).map_err(|error| StepError::new(STEP, error.to_string()))?;
-    sys::write_file_atomically(libc::AT_FDCWD, "runtime.json", &bytes).at(STEP, "runtime.json")
-}
-
-fn listen() -> Result<OwnedFd> {
-    const STEP: &str = "socket";
-    // SAFETY: plain numbers; the descriptor is owned from here on.
-    let socket = unsafe {
-        let fd = sys::check(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) as libc::c_long)
-            .at(STEP, "socket")?;
-        OwnedFd::from_raw_fd(fd as RawFd)
-    };
-    let path = b"agent.sock";
-    // SAFETY: an all-zero address is valid; the path is shorter than its field.
-    unsafe {
-        let mut address: libc::sockaddr_un = std::mem::zeroed();
-        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        for (slot, byte) in address.sun_path.iter_mut().zip(path) {
-            *slot = *byte as libc::c_char;
-        }
-        let size = size_of::<libc::sa_family_t>() + path.len() + 1;
-        let previous = libc::umask(0o177);
-        let bound = sys::check(
-            libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size as libc::socklen_t) as libc::c_long
-        );
-        libc::umask(previous);
-        bound.at(STEP, "agent.sock")?;
-        sys::check(libc::listen(socket.as_raw_fd(), 1024) as libc::c_long).at(STEP, "agent.sock")?;
-    }
-    Ok(socket)
-}
-
 fn make_root(spec: &LaunchSpec, ready: Option<&Ready>, pid: i32) -> Result<OwnedFd> {
     let IdsSpec::Range { base, count } = spec.ids else {
         return Err(StepError::new("overlay", "only a rooted launch mounts from outside"));
     };
     let record = std::env::current_dir().at("disk", "current directory")?;
     if let Some(template) = &spec.disk.template {
-        let disk = disk::own(template, ready)?;
+        let disk = match ready {
+            Some(ready) => ready.mount.try_clone().at("disk", "descriptor")?,
+            None => disk::make(template, disk::IMAGE)?,
+        };
         if let Some(root) = layered_on(&disk, &spec.root, base, pid)? {
             return Ok(root);
         }

@@ -11,6 +11,7 @@ mod destroy;
 mod disk;
 mod error;
 mod figures;
+mod folder;
 mod harden;
 mod idmap;
 mod inside;

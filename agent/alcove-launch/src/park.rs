@@ -10,8 +10,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use crate::disk::Ready;
 use crate::error::{AtStep, Result, StepError};
+use crate::folder::{self, Ready};
 use crate::launch::{self, Begun, Launched};
 use crate::spec::{ClaimSpec, LaunchSpec, Request};
 use crate::{cgroup, sys};
@@ -99,8 +99,10 @@ impl Debt {
 /// Makes a sandbox up to where it becomes somebody's.
 /// @param launcher it does not outlive this process.
 pub fn prepare<'a>(spec: &'a LaunchSpec, ready: Option<&Ready>, socket: OwnedFd, launcher: i32) -> Result<Place<'a>> {
-    let mut begun = launch::begin(spec, ready, None)?;
+    let mut begun = launch::begin(spec, ready, None, || ())?;
     begun.parked()?;
+    // For the record of whose it is.
+    sys::prepare_file(libc::AT_FDCWD, folder::RECORD).at("directory", folder::RECORD)?;
     // The kernel forgot that when ids changed.
     sys::end_with(launcher);
     // Some kernels want layers at a path, which is made in mounts of this process's own: copies of all of the machine's, and
@@ -156,7 +158,7 @@ fn claim(prepared: &LaunchSpec, mut begun: Begun, spec: &ClaimSpec) -> Result<La
         cgroup::limit(group, &owned.limits, prepared.outbound.is_some())?;
     }
     begun.stages.end("cgroup");
-    launch::write_record(&spec.record)?;
+    folder::write_record(&spec.record)?;
     sys::rename_new(&prepared.dir, &spec.dir).at("directory", &spec.dir)?;
     begun.stages.end("record");
     sys::set_hostname_of(begun.pid, &owned.hostname).at("inside", "hostname")?;

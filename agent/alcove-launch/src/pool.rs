@@ -1,11 +1,11 @@
-//! A few writable layers made ahead: a loop device and its mount take longer than all the rest of a launch. Each is made
-//! by a process of its own, which hands the mount over as a descriptor.
+//! A few folders for runtimes made ahead, each with a writable layer: a loop device and its mount take longer than all the rest of a
+//! launch. Each is made by a process of its own, which hands over its mount and its socket as descriptors.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use crate::disk::{self, Ready};
 use crate::error::{AtStep, Result, StepError};
+use crate::folder::{self, Ready};
 use crate::sys;
 
 const STEP: &str = "disk";
@@ -16,11 +16,11 @@ const QUIET: Duration = Duration::from_millis(25);
 
 pub struct Pool {
     template: String,
-    /// Where images wait; what a pool before this one left there is removed.
+    /// Where folders wait; what a pool before this one left there is removed.
     dir: String,
     wanted: usize,
     ready: Vec<Ready>,
-    /// The layer being made: its image, and where its mount arrives.
+    /// The one being made: its folder, and where its descriptors arrive.
     coming: Option<(String, OwnedFd)>,
     made: u64,
     /// When making one failed: launches then make their own and report why, until it is tried again.
@@ -32,7 +32,11 @@ pub struct Pool {
 impl Pool {
     pub fn new(template: String, dir: String, wanted: usize) -> Self {
         for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
-            let _ = std::fs::remove_file(entry.path());
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folder::discard(&entry.path().to_string_lossy()),
+                // One before a release that had images alone here.
+                _ => drop(std::fs::remove_file(entry.path())),
+            }
         }
         Self { template, dir, wanted, ready: Vec::new(), coming: None, made: 0, failed: None, asked: Instant::now() }
     }
@@ -40,6 +44,12 @@ impl Pool {
     /// Something is asked of the launcher.
     pub fn disturb(&mut self) {
         self.asked = Instant::now();
+    }
+
+    /// For processes of other requests: what somebody else's sandbox has open is open nowhere else, or its end would not be seen.
+    pub fn forget(&mut self) {
+        self.ready.clear();
+        self.coming = None;
     }
 
     pub fn take(&mut self) -> Option<Ready> {
@@ -67,34 +77,36 @@ impl Pool {
             return Ok(());
         }
         self.made += 1;
-        let image = format!("{}/{}-{}.img", self.dir, std::process::id(), self.made);
+        let path = format!("{}/{}-{}", self.dir, std::process::id(), self.made);
         let (ours, theirs) = sys::message_pair().at(STEP, "socketpair")?;
         let parent = std::process::id() as i32;
         if sys::fork().at(STEP, "fork")? == 0 {
             drop(ours);
+            self.forget();
             // Nobody would take what it makes, and the next launcher's pool begins with an empty folder.
             sys::end_with(parent);
             sys::yield_to_others();
-            let sent = disk::make(&self.template, &image).and_then(|ready| send(&theirs, &ready.mount));
+            let sent = folder::make_ahead(&self.template, &path)
+                .and_then(|ready| send(&theirs, [&ready.mount, &ready.listener]));
             if let Err(error) = sent {
                 eprintln!("alcove-launch: {error}");
                 std::process::exit(1);
             }
             std::process::exit(0);
         }
-        self.coming = Some((image, ours));
+        self.coming = Some((path, ours));
         Ok(())
     }
 
     pub fn collect(&mut self) {
-        if let Some((image, socket)) = self.coming.take() {
+        if let Some((path, socket)) = self.coming.take() {
             match receive(&socket) {
-                Ok(mount) => {
+                Ok([mount, listener]) => {
                     self.failed = None;
-                    self.ready.push(Ready { image, mount });
+                    self.ready.push(Ready { path, mount, listener });
                 }
                 Err(_) => {
-                    discard(&image);
+                    folder::discard(&path);
                     self.failed = Some(Instant::now());
                 }
             }
@@ -102,58 +114,17 @@ impl Pool {
     }
 }
 
-/// An image that nobody will mount, if it is there.
-pub fn discard(image: &str) {
-    let _ = std::fs::remove_file(image);
+/// The mount of a layer, and the socket that an agent will listen on.
+const SENT: usize = 2;
+
+fn send(socket: &OwnedFd, fds: [&OwnedFd; SENT]) -> Result<()> {
+    sys::send_with(socket.as_raw_fd(), &[0], &fds.map(AsRawFd::as_raw_fd)).map(drop).at(STEP, "sendmsg")
 }
 
-/// Room for one descriptor, aligned as control messages must be.
-#[repr(align(8))]
-struct Control([u8; 24]);
-
-fn message(byte: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
-    // SAFETY: an all-zero header is valid.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = byte;
-    header.msg_iovlen = 1;
-    header.msg_control = control.0.as_mut_ptr().cast();
-    header.msg_controllen = control.0.len() as _;
-    header
-}
-
-fn send(socket: &OwnedFd, fd: &OwnedFd) -> Result<()> {
-    let mut byte = [0u8; 1];
-    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    let mut control = Control([0; 24]);
-    let header = message(&mut part, &mut control);
-    // SAFETY: the control buffer has room for exactly this message.
-    unsafe {
-        let first = libc::CMSG_FIRSTHDR(&raw const header);
-        (*first).cmsg_level = libc::SOL_SOCKET;
-        (*first).cmsg_type = libc::SCM_RIGHTS;
-        (*first).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
-        libc::CMSG_DATA(first).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
-        sys::check(libc::sendmsg(socket.as_raw_fd(), &raw const header, 0) as libc::c_long)
-            .map(drop)
-            .at(STEP, "sendmsg")
-    }
-}
-
-fn receive(socket: &OwnedFd) -> Result<OwnedFd> {
-    let mut byte = [0u8; 1];
-    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    let mut control = Control([0; 24]);
-    let mut header = message(&mut part, &mut control);
-    // SAFETY: the kernel fills the buffers within their sizes; a descriptor received is owned from here on.
-    unsafe {
-        let flags = libc::MSG_CMSG_CLOEXEC;
-        sys::check(libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) as libc::c_long).at(STEP, "recvmsg")?;
-        let first = libc::CMSG_FIRSTHDR(&raw const header);
-        if first.is_null() || (*first).cmsg_type != libc::SCM_RIGHTS {
-            return Err(StepError::new(STEP, "no mount arrived"));
-        }
-        Ok(OwnedFd::from_raw_fd(libc::CMSG_DATA(first).cast::<RawFd>().read_unaligned()))
-    }
+fn receive(socket: &OwnedFd) -> Result<[OwnedFd; SENT]> {
+    let mut given = Vec::new();
+    sys::receive(socket.as_raw_fd(), &mut [0], &mut given, SENT).at(STEP, "recvmsg")?;
+    given.try_into().map_err(|_| StepError::new(STEP, "no folder arrived"))
 }
 
 #[cfg(test)]
@@ -162,8 +133,9 @@ mod tests {
 
     fn pool_of(ready: usize) -> Pool {
         let mut pool = Pool::new("none".to_owned(), "/nowhere".to_owned(), 4);
-        let layer = || Ready { image: String::new(), mount: std::fs::File::open("/dev/null").expect("null").into() };
-        pool.ready.extend(std::iter::repeat_with(layer).take(ready));
+        let null = || std::fs::File::open("/dev/null").expect("null").into();
+        let folder = || Ready { path: String::new(), mount: null(), listener: null() };
+        pool.ready.extend(std::iter::repeat_with(folder).take(ready));
         pool
     }
 

@@ -4,11 +4,11 @@ use std::io::BufRead;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-use crate::disk::Ready;
 use crate::error::{AtStep, Result, StepError};
+use crate::folder::{self, Ready};
 use crate::launch::Launched;
 use crate::park::{self, Parked};
-use crate::pool::{self, Pool};
+use crate::pool::Pool;
 use crate::spec::{LaunchSpec, Reply, Request, ShiftSpec};
 use crate::{destroy, launch, lend, network, remove, shift, sys};
 
@@ -140,7 +140,7 @@ fn wait_for_input(mut pool: Option<&mut Pool>, parked: &mut Parked) -> Result<bo
 }
 
 /// What this process lacks to answer a request it may have for the next one: nothing here ends it.
-fn begin(line: &[u8], pool: Option<&mut Pool>, parked: &mut Parked) {
+fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked) {
     let request = serde_json::from_slice::<Request>(line);
     let mut place = None;
     match &request {
@@ -160,11 +160,14 @@ fn begin(line: &[u8], pool: Option<&mut Pool>, parked: &mut Parked) {
         Ok(Request::Launch { spec, .. } | Request::Prepare { spec, .. }) => spec.disk.template.is_some(),
         _ => false,
     };
-    let ready = if wants_disk { pool.and_then(Pool::take) } else { None };
+    let ready = if wants_disk { pool.as_mut().and_then(|pool| pool.take()) } else { None };
     let parent = std::process::id() as i32;
     match sys::fork() {
         Ok(0) => {
             parked.forget();
+            if let Some(pool) = pool {
+                pool.forget();
+            }
             begin_request(parent);
             match (request, place) {
                 (Ok(Request::Prepare { id, spec }), Some(place)) => prepare(id, &spec, ready, place, parent),
@@ -176,8 +179,8 @@ fn begin(line: &[u8], pool: Option<&mut Pool>, parked: &mut Parked) {
         Ok(_) => {}
         Err(error) => {
             if let Some(ready) = ready {
-                // Its mount goes with its descriptor; nobody else knows of the image.
-                pool::discard(&ready.image);
+                // Its mount goes with its descriptor; nobody else knows of the folder.
+                folder::discard(&ready.path);
             }
             fail(leading_id(line), &StepError::io("fork", "a process for the request", error));
         }
@@ -190,7 +193,7 @@ fn prepare(id: u64, spec: &LaunchSpec, ready: Option<Ready>, socket: OwnedFd, la
         Ok(place) => place,
         Err(error) => return fail_launch(id, &error, ready),
     };
-    // Its image is the runtime's now, and its mount the sandbox's.
+    // Its folder is the runtime's now, and its mount the sandbox's.
     drop(ready);
     let stages = place.begun.stages.take();
     send(&Reply { pid: Some(place.begun.pid), start_time: Some(place.begun.start_time), stages, ..plain(id, true) });
@@ -234,7 +237,7 @@ pub fn one() -> Result<()> {
 
 fn handle(request: Request, ready: Option<Ready>) {
     match request {
-        Request::Launch { id, spec } => match launch::launch(&spec, ready.as_ref()) {
+        Request::Launch { id, spec } => match launch::launch(&spec, ready.as_ref(), || send_listening(id)) {
             Ok(launched) => send_launched(id, launched),
             Err(error) => fail_launch(id, &error, ready),
         },
@@ -278,6 +281,11 @@ fn handle(request: Request, ready: Option<Ready>) {
     }
 }
 
+/// Comes before the answer itself.
+fn send_listening(id: u64) {
+    send(&Reply { listening: true, ..plain(id, true) });
+}
+
 fn send_launched(id: u64, launched: Launched) {
     send(&Reply {
         pid: Some(launched.pid),
@@ -292,7 +300,7 @@ fn fail_launch(id: u64, error: &StepError, ready: Option<Ready>) {
     fail(id, error);
     // Still there when the launch did not get as far as using it.
     if let Some(ready) = ready {
-        pool::discard(&ready.image);
+        folder::discard(&ready.path);
     }
 }
 
@@ -316,7 +324,18 @@ fn leading_id(line: &[u8]) -> u64 {
 }
 
 fn plain<'a>(id: u64, ok: bool) -> Reply<'a> {
-    Reply { id, ok, pid: None, start_time: None, step: None, message: None, errno: None, stages: vec![], notes: vec![] }
+    Reply {
+        id,
+        ok,
+        listening: false,
+        pid: None,
+        start_time: None,
+        step: None,
+        message: None,
+        errno: None,
+        stages: vec![],
+        notes: vec![],
+    }
 }
 
 fn fail(id: u64, error: &StepError) {

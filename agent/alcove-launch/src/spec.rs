@@ -256,6 +256,9 @@ pub struct ProcessRecord {
 pub struct Reply<'a> {
     pub id: u64,
     pub ok: bool,
+    /// No answer yet: the socket of the agent to come takes connections.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub listening: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]

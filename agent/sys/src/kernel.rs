@@ -280,10 +280,18 @@ pub fn rename_new(from: &str, to: &str) -> io::Result<()> {
 
 /// Writes a file whole: readers see the old one or the new one.
 pub fn write_file_atomically(dir: RawFd, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let partial = format!("{name}.new");
-    let file = open_path_at(dir, &partial, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NOFOLLOW, 0o600)?;
+    let file = prepare_file(dir, name)?;
     write_all(file.as_raw_fd(), bytes)?;
-    rename_at(dir, &partial, name)
+    rename_at(dir, &partial(name), name)
+}
+
+/// Makes what the next `write_file_atomically` of this name fills: nothing is left to make then.
+pub fn prepare_file(dir: RawFd, name: &str) -> io::Result<OwnedFd> {
+    open_path_at(dir, &partial(name), libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NOFOLLOW, 0o600)
+}
+
+fn partial(name: &str) -> String {
+    format!("{name}.new")
 }
 
 /// Field 22 of /proc/<pid>/stat. The command's name, field 2, may hold blanks and brackets.

@@ -150,6 +150,17 @@ exec ${agentBinary("alcove-launch")} "$@"`,
     expect(await started(folder)).toHaveLength(1);
   });
 
+  it("tells that an agent's socket takes connections before it answers, once", async () => {
+    const { launcher, folder } = await launcherBy(() => `exec ${agentBinary("alcove-launch")} "$@"`);
+    await using _ = launcher;
+    const told: string[] = [];
+    // It fails after that, before its group is made.
+    const { disk: __, ...spec } = impossible(folder, 0, "");
+    const launch = launcher.launch({ ...spec, disk: {} }, () => told.push("listening"));
+    await launch.catch((error: Error) => told.push(error.constructor.name));
+    expect(told).toEqual(["listening", "LauncherFailure"]);
+  });
+
   it("that says what is no answer is warned of, and no more", async () => {
     const { launcher, folder } = await launcherBy(
       () => `echo '{"id": 1, "ok":'; echo null; exec ${agentBinary("alcove-launch")} "$@"`,

@@ -48,6 +48,8 @@ export interface LaunchReply {
 interface Reply {
   id: number;
   ok: boolean;
+  /** No answer yet: the socket of the agent to come takes connections. */
+  listening?: true;
   pid?: number;
   start_time?: number;
   stages?: [string, number][];
@@ -57,7 +59,11 @@ interface Reply {
 }
 
 type Child = ChildProcessByStdio<Writable, Readable, Readable>;
-type Waiter = { resolve: (reply: Reply) => void; reject: (error: unknown) => void };
+type Waiter = {
+  resolve: (reply: Reply) => void;
+  reject: (error: unknown) => void;
+  onListening: (() => void) | undefined;
+};
 
 /** How long the launcher may take to answer, milliseconds. */
 export interface LauncherPatience {
@@ -125,9 +131,12 @@ export class Launcher implements AsyncDisposable {
     this.#arguments = [options.template, options.dir, String(options.count)];
   }
 
-  /** @throws LauncherFailure; what was made until then is for `destroy` to undo. */
-  async launch(spec: LaunchSpec): Promise<LaunchReply> {
-    return launchReply(await this.#ask("launch", spec));
+  /**
+   * @param onListening what is said at the agent's socket waits there for it from now on.
+   * @throws LauncherFailure; what was made until then is for `destroy` to undo.
+   */
+  async launch(spec: LaunchSpec, onListening?: () => void): Promise<LaunchReply> {
+    return launchReply(await this.#ask("launch", spec, { onListening }));
   }
 
   /** Makes a sandbox up to where it becomes somebody's; it ends with this process, and with the launcher.
@@ -169,10 +178,10 @@ export class Launcher implements AsyncDisposable {
   async #destroyOnce(spec: DestroySpec): Promise<void> {
     const { replyMs, destroyMs } = this.#patience;
     try {
-      await this.#ask("destroy", spec, destroyMs);
+      await this.#ask("destroy", spec, { waitMs: destroyMs });
     } catch (error) {
       if (!(error instanceof LauncherFailure && error.unanswered) || this.#closed) throw error;
-      await this.#ask("destroy", spec, replyMs - destroyMs);
+      await this.#ask("destroy", spec, { waitMs: replyMs - destroyMs });
     }
   }
 
@@ -192,13 +201,16 @@ export class Launcher implements AsyncDisposable {
 
   /** Copies a root file system into a range of ids; takes as long as its size asks for. */
   async shift(spec: ShiftSpec): Promise<void> {
-    await this.#ask("shift", spec, shiftMs);
+    await this.#ask("shift", spec, { waitMs: shiftMs });
   }
 
   async #ask(
     op: "launch" | "prepare" | "claim" | "destroy" | "shift" | "lend" | "attach" | "detach",
     spec: LaunchSpec | ClaimSpec | DestroySpec | ShiftSpec | LendSpec | AttachSpec | DetachSpec,
-    waitMs = this.#patience.replyMs,
+    {
+      waitMs = this.#patience.replyMs,
+      onListening,
+    }: { waitMs?: number; onListening?: (() => void) | undefined } = {},
   ): Promise<Reply> {
     if (this.#closed)
       throw new LauncherFailure("serve", "the launcher was closed", undefined, { unanswered: true });
@@ -207,7 +219,7 @@ export class Launcher implements AsyncDisposable {
     this.#lastId += 1;
     const id = this.#lastId;
     const { promise, resolve, reject } = Promise.withResolvers<Reply>();
-    this.#waiting.set(id, { resolve, reject });
+    this.#waiting.set(id, { resolve, reject, onListening });
     const askedMs = performance.now();
     const silent = () => this.#answeredMs < askedMs;
     const giveUp = () => {
@@ -284,14 +296,18 @@ export class Launcher implements AsyncDisposable {
 
   #receive(line: string): void {
     let reply: Reply;
+    let waiter: Waiter | undefined;
     try {
       reply = JSON.parse(line);
       this.#answeredMs = performance.now();
-      this.#waiting.get(reply.id)?.resolve(reply);
+      waiter = this.#waiting.get(reply.id);
     } catch {
       // Half a line of a launcher that died: who waits for it learns so by its end, or by time.
       this.#logger.warn({ line: line.slice(0, 200) }, "the launcher said what is no answer");
+      return;
     }
+    if (reply.listening === true) waiter?.onListening?.();
+    else waiter?.resolve(reply);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

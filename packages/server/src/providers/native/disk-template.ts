@@ -26,7 +26,8 @@ export async function openDiskPool(options: {
   const made = await makeTemplate(options);
   if ("missing" in made) return made;
   // What a launcher before this one made and nobody took.
-  for (const name of await readdir(made.dir)) await rm(join(made.dir, name), { force: true });
+  for (const name of await readdir(made.dir))
+    await rm(join(made.dir, name), { recursive: true, force: true });
   return made;
 }
 

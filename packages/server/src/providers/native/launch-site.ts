@@ -133,20 +133,20 @@ export class LaunchSite implements AsyncDisposable {
 
   /**
    * @param onSocket its agent can be spoken to, and answers once it runs; what is told then is of no account when this returns
-   * another record.
+   * another record, and when it comes again. There may be a connection to it.
    * @throws LauncherFailure; what was made until then is for `remove`.
    */
   async launch(
     ground: LaunchGround,
     spec: RuntimeSpec,
     root: LaunchSpec["root"],
-    onSocket: (record: RuntimeRecord, connection: Duplex) => void = () => undefined,
+    onSocket: (record: RuntimeRecord, connection?: Duplex) => void = () => undefined,
   ): Promise<RuntimeRecord> {
     // What is not installed is no want of room that others could make.
     if (networkOf(spec, this.#config) === "outbound") await this.slirp();
     using _ = this.#preparing.busy();
     const claimed = await this.#preparing.claim(ground, spec, root, onSocket);
-    return claimed ?? (await this.#launchAnew(ground, spec, root));
+    return claimed ?? (await this.#launchAnew(ground, spec, root, onSocket));
   }
 
   /** @param groups whose control groups it has. */
@@ -181,15 +181,16 @@ export class LaunchSite implements AsyncDisposable {
     ground: LaunchGround,
     spec: RuntimeSpec,
     root: LaunchSpec["root"],
+    onSocket: (record: RuntimeRecord) => void,
   ): Promise<RuntimeRecord> {
     const beganMs = performance.now();
     const { runtimeId } = spec;
     try {
-      return await this.#launchOnce(ground, spec, root);
+      return await this.#launchOnce(ground, spec, root, onSocket);
     } catch (error) {
       if (!lacksRoom(error) || !(await this.#preparing.giveWay(beganMs))) throw error;
       await this.#removals.removeDir(ground, this.directories.path(runtimeId), { runtimeId });
-      return this.#launchOnce(ground, spec, root);
+      return this.#launchOnce(ground, spec, root, onSocket);
     }
   }
 
@@ -197,28 +198,34 @@ export class LaunchSite implements AsyncDisposable {
     ground: LaunchGround,
     spec: RuntimeSpec,
     root: LaunchSpec["root"],
+    onSocket: (record: RuntimeRecord) => void,
   ): Promise<RuntimeRecord> {
     using _groups = spec.slot && this.#holdGroups(ground, spec.slot);
     const { record, launch } = await this.#planned(ground, spec, root);
+    const onListening = () => onSocket(record);
     try {
-      await this.#launcher.launch(launch);
+      await this.#launcher.launch(launch, onListening);
     } catch (error) {
       // A directory in the way is what a spawn before a crash left: spawns are repeated with the same id.
       const taken =
         error instanceof LauncherFailure && error.step === "directory" && error.errno === errnoExists;
       if (!taken && !this.#layersLost) throw error;
-      await this.#relaunch(ground, launch, taken ? 1 : readyDisks + 1);
+      await this.#relaunch(ground, launch, { attempts: taken ? 1 : readyDisks + 1, onListening });
     }
     this.#layersLost = false;
     return record;
   }
 
-  async #relaunch(ground: LaunchGround, launch: LaunchSpec, attempts: number): Promise<void> {
+  async #relaunch(
+    ground: LaunchGround,
+    launch: LaunchSpec,
+    { attempts, onListening }: { attempts: number; onListening: () => void },
+  ): Promise<void> {
     const runtimeId = launch.record.runtimeId as RuntimeId;
     for (let attempt = 1; ; attempt += 1) {
       await this.#removals.removeDir(ground, launch.dir, { runtimeId });
       try {
-        await this.#launcher.launch(launch);
+        await this.#launcher.launch(launch, onListening);
         return;
       } catch (error) {
         if (attempt >= attempts) throw error;
