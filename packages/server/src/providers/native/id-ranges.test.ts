@@ -1,4 +1,4 @@
-import { lutimesSync } from "node:fs";
+import { lutimesSync, readlinkSync } from "node:fs";
 import { mkdir, mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -113,4 +113,16 @@ it("a launch beside a service with hundreds of sandboxes tries few of their rang
   const ranges = new IdRanges({ base, offset: 0, claims: counted });
   expect(await ranges.take("rt-1")).toBe(base + 300 * idsPerSandbox);
   expect(tried).toBeLessThan(5);
+});
+
+it("a range that is given on is its new owner's at once, and leaves no other name", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "alcove-claims-"));
+  folders.push(folder);
+  const runtimes = join(folder, "runtimes");
+  const dir = join(folder, "claims");
+  const claims = RangeClaims.open({ dir, runtimes });
+  expect(await claims?.claim(base, "prepared-1")).toBe(true);
+  claims?.give(base, "rt-1");
+  expect(readlinkSync(join(dir, String(base)))).toBe(join(runtimes, "rt-1"));
+  await expect.poll(() => readdir(dir)).toEqual([String(base)]);
 });

@@ -1,4 +1,4 @@
-import { mkdirSync, renameSync, symlinkSync } from "node:fs";
+import { linkSync, mkdirSync, renameSync, symlinkSync } from "node:fs";
 import { lstat, readdir, readlink, rename, stat, unlink } from "node:fs/promises";
 import { join } from "node:path";
 
@@ -51,13 +51,24 @@ export class RangeClaims {
     return false;
   }
 
-  /** A claim of this service is another runtime's from now on: at no time is it nobody's. Takes microseconds, which a turn
-   *  of the file system's threads does not. */
+  /**
+   * A claim of this service is another runtime's from now on: at no time is it nobody's. Takes microseconds, which a turn of the
+   * file system's threads does not. The link before keeps a name until one of those takes it away: where it is on a disk, freeing
+   * its block waits for that disk.
+   */
   give(base: number, runtimeId: string): void {
     const path = join(this.#dir, String(base));
     const partial = `${path}.${runtimeId}`;
+    const former = `${partial}.former`;
     symlinkSync(join(this.#runtimes, runtimeId), partial);
+    try {
+      linkSync(path, former);
+    } catch (error) {
+      // A file system without hard links, or somebody took the link away: it is made anew all the same.
+      if (!(error instanceof Error && "code" in error)) throw error;
+    }
     renameSync(partial, path);
+    unlink(former).catch(() => undefined);
   }
 
   async release(base: number, runtimeId: string): Promise<void> {

@@ -5,8 +5,11 @@ import { outsideRequests } from "../../platform/request-scope.ts";
 import type { GroupCommit } from "./group-commit.ts";
 import type { WatchedDatabase } from "./watched-database.ts";
 
-/** What is written is brought into the database so long after it: what changes again and again meanwhile is brought once. */
-const pauseMs = 250;
+/**
+ * What is written is brought into the database so long after it: what changes again and again meanwhile is brought once. The next write
+ * after that begins the log anew, for which SQLite syncs its head on the thread of the service: a caller's wait for the disk.
+ */
+const pauseMs = 2_000;
 /** A log longer than this is used from its beginning again before more is written. SQLite begins anew only when all of it was brought over. */
 export const mostLogBytes = 16 << 20;
 /** While a round goes on, commits wait for its end once the log is longer by this: the disk is slower than they are. */
