@@ -25,9 +25,9 @@ export async function openDiskPool(options: {
 }): Promise<DiskPool | { missing: string }> {
   const made = await makeTemplate(options);
   if ("missing" in made) return made;
-  // What a launcher before this one made and nobody took.
+  // What a launcher before this one made and nobody took. What it was making when it ended may get one more file meanwhile.
   for (const name of await readdir(made.dir))
-    await rm(join(made.dir, name), { recursive: true, force: true });
+    await rm(join(made.dir, name), { recursive: true, force: true, maxRetries: 5 });
   return made;
 }
 
