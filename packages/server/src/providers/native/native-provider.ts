@@ -246,7 +246,7 @@ export class NativeProvider implements RuntimeProvider {
   ): Promise<SpawnedRuntime> {
     options.signal.throwIfAborted();
     const known = this.#connected.get(spec.runtimeId);
-    if (known !== undefined) return { image: known.record.image };
+    if (known !== undefined) return spawnedAs(known.record.image, known.record);
     this.#refuseWiderNetwork(spec);
     const ground = await this.#site.readyToLaunch().catch(async (error: unknown) => {
       throw await toldFailure(error);
@@ -271,8 +271,7 @@ export class NativeProvider implements RuntimeProvider {
     if (failure !== undefined && (await this.#site.mend(ground, root, image)))
       failure = await this.#startOrUndo(ground, filled, root, options);
     if (failure !== undefined) throw await toldFailure(failure.error);
-    const controlGroup = otherGroup(this.#connected.get(spec.runtimeId)?.record);
-    return { image, ...(controlGroup !== undefined && { controlGroup }) };
+    return spawnedAs(image, this.#connected.get(spec.runtimeId)?.record);
   }
 
   /** @returns why it did not start, and nothing of it is left then; rejects only when it was aborted. */
@@ -605,6 +604,11 @@ export class NativeProvider implements RuntimeProvider {
       throw new ProviderError(`native runtime ${runtimeId} could not be removed: ${cause}`, { cause: error });
     }
   }
+}
+
+function spawnedAs(image: string, record: RuntimeRecord | undefined): SpawnedRuntime {
+  const controlGroup = otherGroup(record);
+  return { image, ...(controlGroup !== undefined && { controlGroup }) };
 }
 
 /** One that was made ahead keeps the groups of then. */
