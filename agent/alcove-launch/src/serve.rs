@@ -171,7 +171,7 @@ fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked) {
             begin_request(parent);
             match (request, place) {
                 (Ok(Request::Prepare { id, spec }), Some(place)) => prepare(id, &spec, ready, place, parent),
-                (Ok(request), _) => handle(request, ready),
+                (Ok(request), _) => handle(request, ready, send_listening),
                 (Err(error), _) => fail(leading_id(line), &StepError::new("request", error.to_string())),
             }
             std::process::exit(0);
@@ -229,15 +229,16 @@ pub fn one() -> Result<()> {
     let mut line = Vec::new();
     std::io::stdin().lock().read_until(b'\n', &mut line).at("serve", "standard input")?;
     match serde_json::from_slice(&line) {
-        Ok(request) => handle(request, None),
+        Ok(request) => handle(request, None, |_| ()),
         Err(error) => fail(leading_id(&line), &StepError::new("request", error.to_string())),
     }
     Ok(())
 }
 
-fn handle(request: Request, ready: Option<Ready>) {
+/// @param on_socket of a launch with this number: see `launch`. A single request has one answer.
+fn handle(request: Request, ready: Option<Ready>, on_socket: fn(u64)) {
     match request {
-        Request::Launch { id, spec } => match launch::launch(&spec, ready.as_ref(), || send_listening(id)) {
+        Request::Launch { id, spec } => match launch::launch(&spec, ready.as_ref(), || on_socket(id)) {
             Ok(launched) => send_launched(id, launched),
             Err(error) => fail_launch(id, &error, ready),
         },
