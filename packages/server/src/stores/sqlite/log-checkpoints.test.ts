@@ -77,7 +77,8 @@ describe("LogCheckpoints", () => {
     const [db] = exec.mock.contexts as DatabaseSync[];
     const own = () => db?.prepare("PRAGMA wal_autocheckpoint").get()?.wal_autocheckpoint;
     const checkpoints = store.checkpoints(logged());
-    expect(own()).toBeGreaterThan(16_000);
+    // However long the log is: it is longest while the disk is slow.
+    expect(own()).toBe(0);
     await checkpoints[Symbol.asyncDispose]();
     expect(own()).toBe(1_000);
   });

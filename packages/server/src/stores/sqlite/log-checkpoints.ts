@@ -18,9 +18,9 @@ const mostMeanwhileBytes = 3 * mostLogBytes;
 const patienceMs = 5_000;
 /** SQLite's own: after so many pages the connection that writes makes the checkpoint itself. */
 const ownAutocheckpoint = 1_000;
-/** With the thread at work this is met only should a round be left out. */
-const lastAutocheckpoint = (8 * mostLogBytes) / 4_096;
-/** A disk that hangs keeps nobody from stopping the service: the log is brought over with the next start. */
+/** With the thread at work none: a log that grows while the disk is slow would have everybody wait for that disk between two rounds. */
+const noAutocheckpoint = 0;
+/** So long a stop waits for what is left of the log; the next start brings over the rest. The process itself ends only with the call that waits for the disk. */
 const endMs = 10_000;
 
 /** `left`: how many pages of the log are not in the database yet. */
@@ -216,7 +216,7 @@ export class LogCheckpoints implements AsyncDisposable {
 
   #leaveToWriter(alone: boolean): void {
     if (!this.#db.isOpen) return;
-    this.#db.exec(`PRAGMA wal_autocheckpoint = ${alone ? ownAutocheckpoint : lastAutocheckpoint}`);
+    this.#db.exec(`PRAGMA wal_autocheckpoint = ${alone ? ownAutocheckpoint : noAutocheckpoint}`);
   }
 
   #logBytes(): number {
