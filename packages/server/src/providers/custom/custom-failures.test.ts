@@ -1117,7 +1117,11 @@ it("a file that ends early fails its reader, and no words of the backend's reach
   const { body } = await files.read("/f", soon());
   await expect(body.toArray()).rejects.toThrow("5 bytes early");
   const full = await failureOf(files.write("/f", chunks("text"), soon()));
-  expect(full).toMatchObject({ code: "storage_full", message: expect.not.stringContaining(secret) });
+  expect(full).toMatchObject({
+    code: "resource_limit",
+    details: { reason: "disk" },
+    message: expect.not.stringContaining(secret),
+  });
 });
 
 it.each([

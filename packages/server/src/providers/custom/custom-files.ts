@@ -16,6 +16,7 @@ import {
   NotFound,
   ProviderError,
   RuntimeGone,
+  SandboxDiskFull,
   TooLarge,
 } from "../../ports/index.ts";
 import { matchingPaths } from "../path-pattern/index.ts";
@@ -315,6 +316,7 @@ export class CustomFiles implements FileOperations {
       if (isRefusal(error, 409))
         return new Conflict(`"${target}" exists already, or is a directory that is not empty`);
       if (isRefusal(error, 413)) return new TooLarge(`"${target}" is larger than the backend takes`);
+      if (isRefusal(error, 507)) return new SandboxDiskFull(`"${target}": the sandbox's disk is full`);
       return undefined;
     };
     return { method, path: [...this.#path, ...steps], query, known };
