@@ -102,7 +102,9 @@ export class ExtendFlow {
       updatedAt: now,
     };
     const moved = await store.sandboxes.update(row.id, extendableStates, change, this.#context.fence);
-    if (moved === undefined) throw notExtendable(row);
+    // Somebody else moved it; memory has not heard how.
+    if (moved === undefined)
+      throw new Conflict(`sandbox "${row.id}" cannot be extended: it changed meanwhile; look at its state`);
     entry.row = moved;
     entry.outdated = false;
     expiry.set(moved.id, moved.expiresAt);
