@@ -60,12 +60,24 @@ pub fn recorded(path: &Path, step: &'static str) -> Result<Option<OwnedFd>> {
     }
     // Opened first, compared after: from then on the descriptor cannot come to mean another process.
     let opened = sys::pidfd_open(record.pid);
-    let is_same = sys::start_time(record.pid).ok() == Some(record.start_time);
+    let refused = |error| StepError::io(step, format!("process {}", record.pid), error);
+    if !is_there(sys::start_time(record.pid), record.start_time).map_err(refused)? {
+        return Ok(None);
+    }
     match opened {
-        Ok(handle) => Ok(is_same.then_some(handle)),
-        // The number of a thread that began since is refused, not unknown, and differently by release of the kernel.
-        Err(error) if sys::errno_is(&error, libc::ESRCH) || !is_same => Ok(None),
-        Err(error) => Err(StepError::io(step, format!("process {}", record.pid), error)),
+        Ok(handle) => Ok(Some(handle)),
+        Err(error) if sys::errno_is(&error, libc::ESRCH) => Ok(None),
+        Err(error) => Err(refused(error)),
+    }
+}
+
+/// Whether who has that number is who was written down. The number of a thread that began since is refused to be opened, not
+/// unknown, and differently by release of the kernel. What cannot be told, for want of a descriptor, has not ended.
+fn is_there(found: std::io::Result<u64>, written: u64) -> std::io::Result<bool> {
+    match found {
+        Ok(time) => Ok(time == written),
+        Err(error) if sys::errno_is(&error, libc::ENOENT) || sys::errno_is(&error, libc::ESRCH) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -90,4 +102,22 @@ fn discard(spec: &DestroySpec) -> Result<Option<String>> {
 /// Deletes what `destroy` moved away.
 pub fn delete(spec: &DestroySpec, target: &str) -> Result<()> {
     remove::tree(target, spec.ids.as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_ended_when_its_number_is_unknown_or_anothers_and_not_when_that_cannot_be_told() {
+        let code = std::io::Error::from_raw_os_error;
+        assert!(is_there(Ok(7), 7).expect("told"));
+        assert!(!is_there(Ok(8), 7).expect("told"));
+        for gone in [libc::ENOENT, libc::ESRCH] {
+            assert!(!is_there(Err(code(gone)), 7).expect("told"));
+        }
+        for unknown in [libc::EMFILE, libc::ENFILE, libc::ENOMEM] {
+            assert!(is_there(Err(code(unknown)), 7).is_err());
+        }
+    }
 }
