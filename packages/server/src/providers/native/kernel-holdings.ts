@@ -38,8 +38,9 @@ const mostNames = 64;
 const parallelFiles = 16;
 /** Of the sandboxes that have more open than a look sees, so many are given the time for very much, a second and more: by chance, so that each has its turn. */
 const longLooks = 2;
-/** Of those whose processes come and go, so many stand still for a look. */
+/** Of those whose processes come and go, so many stand still for a look, twice as many each time it was in vain. */
 const stillLooks = 4;
+const mostDoublings = 4;
 /** Until what had begun to run has used up what it has of a processor. */
 const settleMs = 50;
 
@@ -128,7 +129,8 @@ export async function kernelHoldings(
   const [processes, locks] = await Promise.all([processesByNamespace(), sampleLocks()]);
   const locked = new Set(locks.locks.map(fileKey));
   const all: Seen[] = [];
-  const [longLeft, stillLeft] = inVain > 0 ? [longLooks, stillLooks] : [0, 0];
+  const doubled = 2 ** Math.min(inVain - 1, mostDoublings);
+  const [longLeft, stillLeft] = inVain > 0 ? [longLooks, stillLooks * doubled] : [0, 0];
   const look: Look = { grownBytes, inVain, locked, outOfSight, longLeft, stillLeft };
   await boundedParallel(shuffled(holders), parallelLooks, async (holder) => {
     const pids = processes.get((await pidNamespace(holder.pid)) ?? "") ?? [];
@@ -236,13 +238,15 @@ async function openOf(
   listed: readonly number[],
   look: Look,
 ): Promise<{ pids: readonly number[]; open: OpenFiles }> {
-  let pids = listed;
+  // Those of its groups are read just before: the list of the whole machine may be seconds old.
+  const present = look.stillLeft > 0 && still !== undefined ? await processesOf(still) : [];
+  let pids: readonly number[] = [...new Set([...listed, ...present])];
   let open = await openFilesOf(pids);
   if (look.stillLeft > 0 && still !== undefined && (await hasOthers(still, pids)) && look.stillLeft-- > 0) {
     // One that ends meanwhile has no groups any more.
     await using _ = await still.begin().catch(() => undefined);
     await after(settleMs);
-    pids = [...new Set([...pids, ...(await still.processes().catch(() => []))])];
+    pids = [...new Set([...pids, ...(await processesOf(still))])];
     open = await openFilesOf(pids);
   }
   if (open.each > 1 && look.longLeft-- > 0) open = await openFilesOf(pids, look.inVain);
@@ -252,7 +256,12 @@ async function openOf(
 /** Whether there are processes that were not there a moment ago. */
 async function hasOthers(still: StandingStill, pids: readonly number[]): Promise<boolean> {
   const known = new Set(pids);
-  return (await still.processes().catch(() => [])).some((pid) => !known.has(pid));
+  return (await processesOf(still)).some((pid) => !known.has(pid));
+}
+
+/** @returns none of who is gone. */
+function processesOf(still: StandingStill): Promise<readonly number[]> {
+  return still.processes().catch(() => []);
 }
 
 /** Which of what is open has locks: all else is nobody's to look for, and there may be millions. */

@@ -3,13 +3,12 @@ import { join } from "node:path";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { guardStops, type RuntimeId } from "../../ports/index.ts";
-import type { CgroupSpec } from "../launcher/index.ts";
 import type { Cgroups } from "./cgroups.ts";
 import { type Holder, kernelHoldings, mostInGroups, readKernelMemory } from "./kernel-holdings.ts";
 import { OutOfSight } from "./out-of-sight.ts";
 import type { RuntimeDirectories } from "./runtime-directories.ts";
 import { socketHoldings } from "./socket-holdings.ts";
-import { StandingStill } from "./standing-still.ts";
+import type { StandingStill } from "./standing-still.ts";
 import { UncountedGuard } from "./uncounted-guard.ts";
 import { type MachineMemory, readMachineMemory } from "./uncounted-memory.ts";
 
@@ -26,8 +25,8 @@ export interface GuardedRuntimes {
   ownerOf: (runtimeId: RuntimeId) => string | undefined;
   /** Its root below what it has written. */
   lowerOf: (runtimeId: RuntimeId) => string;
-  /** Undefined where it has none. */
-  groupsOf: (runtimeId: RuntimeId) => CgroupSpec | undefined;
+  /** Undefined where it has no groups. */
+  stillOf: (runtimeId: RuntimeId) => StandingStill | undefined;
   /** Nothing where no groups tell: what is in use is then taken for counted for nobody. */
   cgroups: () => Promise<Cgroups | undefined>;
   stop: (runtimeId: RuntimeId, reason: string) => Promise<void>;
@@ -116,7 +115,7 @@ async function heldInSockets(
 }
 
 async function holdersOf(
-  { directories, lowerOf, groupsOf }: GuardedRuntimes,
+  { directories, lowerOf, stillOf }: GuardedRuntimes,
   runtimes: readonly RuntimeId[],
 ): Promise<Holder[]> {
   const found: Holder[] = [];
@@ -128,9 +127,7 @@ async function holdersOf(
       () => true,
       () => false,
     );
-    const groups = groupsOf(runtimeId);
-    const still = groups && new StandingStill(groups);
-    found.push({ runtimeId, pid, lower: lowerOf(runtimeId), hasDisk, still });
+    found.push({ runtimeId, pid, lower: lowerOf(runtimeId), hasDisk, still: stillOf(runtimeId) });
   });
   return found;
 }

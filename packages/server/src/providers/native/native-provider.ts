@@ -152,7 +152,7 @@ export class NativeProvider implements RuntimeProvider {
       maxPercent: options.config.maxUncountedPercent,
       directories: this.#site.directories,
       lowerOf: (runtimeId) => this.#connected.get(runtimeId)?.record.rootfs ?? "/",
-      groupsOf: (runtimeId) => this.#connected.get(runtimeId)?.record.cgroup ?? undefined,
+      stillOf: (runtimeId) => commandsOf(this.#connected.get(runtimeId)?.record),
       cgroups: async () => (await this.#site.ground()).cgroups,
       ...(options.machineMemory && { machineMemory: options.machineMemory }),
     });
@@ -347,8 +347,9 @@ export class NativeProvider implements RuntimeProvider {
     if (this.#connected.has(runtimeId)) return client[Symbol.asyncDispose]();
     await groups?.adopt();
     // A service that was killed during a look has left its commands without a processor.
-    if (record.cgroup !== null && record.sandbox !== undefined)
-      await new StandingStill(record.cgroup).goOn(record.sandbox.vcpus).catch(() => undefined);
+    await commandsOf(record)
+      ?.goOn()
+      .catch(() => undefined);
     const hasNetwork = await this.#site.directories.hasNetwork(runtimeId);
     this.#connect(record, { client, groups, hasNetwork });
   }
@@ -604,6 +605,12 @@ export class NativeProvider implements RuntimeProvider {
       throw new ProviderError(`native runtime ${runtimeId} could not be removed: ${cause}`, { cause: error });
     }
   }
+}
+
+/** What can be made to stand still of it; nothing where it has no groups. */
+function commandsOf(record: RuntimeRecord | undefined): StandingStill | undefined {
+  if (!record?.cgroup || record.sandbox === undefined) return undefined;
+  return new StandingStill(record.cgroup, record.sandbox.vcpus);
 }
 
 function spawnedAs(image: string, record: RuntimeRecord | undefined): SpawnedRuntime {

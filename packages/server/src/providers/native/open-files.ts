@@ -8,6 +8,8 @@ const listedForEach = 25;
 /** Who looked in vain looks at twice as many, so often. */
 const mostDoublings = 4;
 const parallelLooks = 16;
+/** Of the service: it may not look, or has no descriptor left to look with. */
+const refusals: ReadonlySet<unknown> = new Set(["EACCES", "EPERM", "EMFILE", "ENFILE"]);
 
 export interface OpenFile {
   kind: "directory" | "socket" | "other";
@@ -27,6 +29,11 @@ export interface OpenFiles {
   sample: readonly OpenFile[];
   /** How many open files each of the sample stands for. */
   each: number;
+  /**
+   * Whether the service may not look at somebody's, as at those of another user where it is not root: more may be open then than
+   * the sample stands for.
+   */
+  refused: boolean;
 }
 
 /** By pid namespace, which each sandbox has of its own. */
@@ -57,10 +64,15 @@ export async function openFilesOf(pids: readonly number[], inVain = 0): Promise<
   const chosen: string[] = [];
   let listed = 0;
   let read = 0;
+  // A sandbox has a process: whose cannot be listed is not looked at either.
+  let refused = pids.length === 0;
+  const refuse = () => {
+    refused = true;
+  };
   for (const pid of shuffled(pids)) {
     if (listed >= most * listedForEach) break;
     read++;
-    const { folder, names } = await descriptorsOf(pid);
+    const { folder, names } = await descriptorsOf(pid, refuse);
     for (const name of names) {
       const place = listed < most ? listed : Math.floor(Math.random() * (listed + 1));
       listed++;
@@ -69,11 +81,11 @@ export async function openFilesOf(pids: readonly number[], inVain = 0): Promise<
   }
   const sample: OpenFile[] = [];
   await boundedParallel(chosen, parallelLooks, async (path) => {
-    const file = await lookAt(path);
+    const file = await lookAt(path, refuse);
     if (file !== undefined) sample.push(file);
   });
   const each = chosen.length === 0 ? 1 : (listed / chosen.length) * (pids.length / read);
-  return { sample, each };
+  return { sample, each, refused };
 }
 
 interface Descriptors {
@@ -85,23 +97,23 @@ interface Descriptors {
  * A process whose first thread has ended shows what is open in the others alone, each of which has the same, but for those that have
  * ended as well and are traced: they stay in the list for as long as whoever traces them likes.
  */
-async function descriptorsOf(pid: number): Promise<Descriptors> {
-  const own = await descriptorsIn(`/proc/${pid}/fd`);
+async function descriptorsOf(pid: number, refuse: () => void): Promise<Descriptors> {
+  const own = await descriptorsIn(`/proc/${pid}/fd`, refuse);
   if (own.names.length > 0) return own;
   for (const thread of (await orGone(readdir(`/proc/${pid}/task`))) ?? []) {
     if (thread === String(pid)) continue;
-    const another = await descriptorsIn(`/proc/${pid}/task/${thread}/fd`);
+    const another = await descriptorsIn(`/proc/${pid}/task/${thread}/fd`, refuse);
     if (another.names.length > 0) return another;
   }
   return own;
 }
 
-async function descriptorsIn(folder: string): Promise<Descriptors> {
-  return { folder, names: (await orGone(readdir(folder))) ?? [] };
+async function descriptorsIn(folder: string, refuse: () => void): Promise<Descriptors> {
+  return { folder, names: (await orGone(readdir(folder), refuse)) ?? [] };
 }
 
-async function lookAt(descriptor: string): Promise<OpenFile | undefined> {
-  const found = await orGone(stat(descriptor));
+async function lookAt(descriptor: string, refuse: () => void): Promise<OpenFile | undefined> {
+  const found = await orGone(stat(descriptor), refuse);
   if (found === undefined) return undefined;
   const kind = found.isDirectory() ? "directory" : found.isSocket() ? "socket" : "other";
   return {
@@ -121,10 +133,12 @@ async function waitingIn(descriptor: string): Promise<number> {
 }
 
 /** Who was seen a moment ago may be gone, or be somebody who may not be looked at. */
-async function orGone<T>(look: Promise<T>): Promise<T | undefined> {
+async function orGone<T>(look: Promise<T>, refuse?: () => void): Promise<T | undefined> {
   try {
     return await look;
-  } catch {
+  } catch (error) {
+    const code = error instanceof Error && "code" in error ? error.code : undefined;
+    if (refusals.has(code)) refuse?.();
     return undefined;
   }
 }

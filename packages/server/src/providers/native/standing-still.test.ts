@@ -1,7 +1,7 @@
 import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { CgroupSpec } from "../launcher/index.ts";
 import { StandingStill } from "./standing-still.ts";
 
@@ -41,7 +41,7 @@ describe.each([1, 2] as const)("commands that stand still, with v%i", (version) 
         ];
 
   it("have next to no processor time, and what they had before afterwards", async () => {
-    const commands = new StandingStill(await group(version));
+    const commands = new StandingStill(await group(version), 1.5);
     {
       await using _ = await commands.begin();
       expect(await limitsNow(version)).toEqual(still);
@@ -50,25 +50,43 @@ describe.each([1, 2] as const)("commands that stand still, with v%i", (version) 
   });
 
   it("go on where nobody has let them, as much as they are to have", async () => {
-    const commands = new StandingStill(await group(version));
+    const commands = new StandingStill(await group(version), 1.5);
     await commands.begin();
-    await commands.goOn(1.5);
-    expect(await limitsNow(version)).toEqual(usual);
-    await commands.goOn(0.5);
+    await commands.goOn();
     expect(await limitsNow(version)).toEqual(usual);
   });
 
+  it("are not held for good by a look after one that could not give back what they had", async () => {
+    const commands = new StandingStill(await group(version), 1.5);
+    await commands.begin();
+    {
+      await using _ = await commands.begin();
+      expect(await limitsNow(version)).toEqual(still);
+    }
+    expect(await limitsNow(version)).toEqual(usual);
+  });
+
+  it("get back what could not be given at once", async () => {
+    const file = join(folder, "execs", version === 2 ? "cpu.max" : "cpu.cfs_quota_us");
+    const held = await new StandingStill(await group(version), 1.5).begin();
+    await rm(file);
+    await mkdir(file);
+    await expect(held[Symbol.asyncDispose]()).rejects.toThrow("EISDIR");
+    await rm(file, { recursive: true });
+    await vi.waitFor(async () => expect(await limitsNow(version)).toEqual(usual), { timeout: 5_000 });
+  });
+
   it("are those with limits of their own as well", async () => {
-    expect((await new StandingStill(await group(version)).processes()).sort()).toEqual([7, 8, 9]);
+    expect((await new StandingStill(await group(version), 1.5).processes()).sort()).toEqual([7, 8, 9]);
   });
 
   it("are left alone where there is no limit", async () => {
     const change = version === 2 ? { "cpu.max": "max 100000\n" } : { "cpu.cfs_quota_us": "-1\n" };
-    await expect(new StandingStill(await group(version, change)).begin()).rejects.toThrow("no limit");
+    await expect(new StandingStill(await group(version, change), 1.5).begin()).rejects.toThrow("no limit");
   });
 
   it("may end meanwhile", async () => {
-    const still = await new StandingStill(await group(version)).begin();
+    const still = await new StandingStill(await group(version), 1.5).begin();
     await rm(join(folder, "execs"), { recursive: true });
     await still[Symbol.asyncDispose]();
   });

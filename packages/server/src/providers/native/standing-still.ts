@@ -7,6 +7,8 @@ const slowPeriodUs = 1_000_000;
 const slowQuotaUs = 1_000;
 /** Of groups that the launcher makes. */
 const periodUs = 100_000;
+/** What could not be given back, for want of a descriptor, say, is tried again after so long. */
+const againMs = 1_000;
 
 /** Processor time of the commands of a sandbox. */
 interface Share {
@@ -21,9 +23,12 @@ interface Share {
  */
 export class StandingStill {
   readonly #cgroup: CgroupSpec;
+  readonly #vcpus: number;
 
-  constructor(cgroup: CgroupSpec) {
+  /** @param vcpus of its commands. */
+  constructor(cgroup: CgroupSpec, vcpus: number) {
     this.#cgroup = cgroup;
+    this.#vcpus = vcpus;
   }
 
   /** @returns their processes, as the host sees them. */
@@ -44,15 +49,36 @@ export class StandingStill {
 
   /** Until what it returns is disposed of; with a service that ends meanwhile, until `goOn`. */
   async begin(): Promise<AsyncDisposable> {
-    const share = await this.#share();
-    await this.#setShare({ quotaUs: slowQuotaUs, periodUs: slowPeriodUs });
-    return { [Symbol.asyncDispose]: () => this.#setShare(share).catch(unlessGone) };
+    const present = await this.#share();
+    // Left by one that was not given back: it must not become what they have for good.
+    const share = present.periodUs === slowPeriodUs ? this.#usual : present;
+    try {
+      await this.#setShare({ quotaUs: slowQuotaUs, periodUs: slowPeriodUs });
+    } catch (error) {
+      // With v1 half of it may have been written.
+      await this.#giveBack(share);
+      throw error;
+    }
+    return { [Symbol.asyncDispose]: () => this.#giveBack(share) };
   }
 
-  /** @param vcpus of its commands. */
-  async goOn(vcpus: number): Promise<void> {
-    if ((await this.#share()).periodUs !== slowPeriodUs) return;
-    await this.#setShare({ quotaUs: Math.max(1_000, Math.floor(vcpus * periodUs)), periodUs });
+  async goOn(): Promise<void> {
+    if ((await this.#share()).periodUs === slowPeriodUs) await this.#giveBack(this.#usual);
+  }
+
+  get #usual(): Share {
+    return { quotaUs: Math.max(1_000, Math.floor(this.#vcpus * periodUs)), periodUs };
+  }
+
+  /** Again and again until they have it, or are gone. Rejects when the first time fails. */
+  async #giveBack(share: Share): Promise<void> {
+    try {
+      await this.#setShare(share);
+    } catch (error) {
+      if (isGone(error)) return;
+      setTimeout(() => void this.#giveBack(share).catch(() => undefined), againMs).unref();
+      throw error;
+    }
   }
 
   async #share(): Promise<Share> {
@@ -83,7 +109,7 @@ function commandsOf({ version, dirs }: CgroupSpec, controller: "cpu" | "pids"): 
   return join(dirs.find((group) => group.controller === name)?.path ?? "", "execs");
 }
 
-function unlessGone(error: unknown): void {
+function isGone(error: unknown): boolean {
   const code = error instanceof Error && "code" in error ? error.code : undefined;
-  if (code !== "ENOENT" && code !== "ENODEV") throw error;
+  return code === "ENOENT" || code === "ENODEV";
 }

@@ -22,6 +22,8 @@ const furtherShare = 1 / 8;
 const tellAgainMs = 3_600_000;
 /** What is destroyed meanwhile gives its memory back only as it ends: so long nobody else answers for it. */
 const leavesWithinMs = 2_000;
+/** Where too much has grown for long, they are waited for again after so long. */
+const leavesAgainMs = 60_000;
 /** A least that is lower by so much is written down. */
 const worthWritingMb = 16;
 
@@ -119,10 +121,12 @@ export class UncountedGuard implements AsyncDisposable {
     else if (grownMb <= mostMb / 2) await this.#options.seeOthers?.();
     if (grownMb <= mostMb) {
       this.#inVain = 0;
-      this.#tellUsual(grownMb);
       this.#leavesSinceMs = undefined;
-      // What goes up and down about the most that may be is no help of whoever was stopped.
-      if (grownMb <= mostMb * (1 - furtherShare)) this.#stopped = undefined;
+      // What goes up and down about the most that may be is no help of whoever was stopped, and not over.
+      if (grownMb <= mostMb * (1 - furtherShare)) {
+        this.#stopped = undefined;
+        this.#tellUsual(grownMb);
+      }
       return pauseMs;
     }
     if (this.#waitsForMore(grownMb, mostMb) || this.#someoneLeaves()) return pauseMs;
@@ -147,7 +151,7 @@ export class UncountedGuard implements AsyncDisposable {
 
   #tellUncounted(grown: string, seen: { uncountedMb: number; usualMb: number }): void {
     const nowMs = performance.now();
-    if (this.#inVain > 0 && this.#toldMs !== undefined && nowMs - this.#toldMs < tellAgainMs) return;
+    if (this.#toldMs !== undefined && nowMs - this.#toldMs < tellAgainMs) return;
     this.#toldMs = nowMs;
     const { logger, of } = this.#options;
     const figures = { uncounted_mb: Math.round(seen.uncountedMb), usual_mb: Math.round(seen.usualMb) };
@@ -173,8 +177,10 @@ export class UncountedGuard implements AsyncDisposable {
   /** Not for longer, whoever destroys one after the other. */
   #someoneLeaves(): boolean {
     if ([...this.#options.destroying()].length === 0) return false;
-    this.#leavesSinceMs ??= performance.now();
-    return performance.now() - this.#leavesSinceMs < leavesWithinMs;
+    const nowMs = performance.now();
+    this.#leavesSinceMs ??= nowMs;
+    if (nowMs - this.#leavesSinceMs > leavesAgainMs) this.#leavesSinceMs = nowMs;
+    return nowMs - this.#leavesSinceMs < leavesWithinMs;
   }
 
   #waitsForMore(grownMb: number, mostMb: number): boolean {

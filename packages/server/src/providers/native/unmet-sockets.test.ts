@@ -11,7 +11,11 @@ const socket = (inode: number): OpenFile => ({
   path: undefined,
   waiting: 0,
 });
-const open = (inodes: readonly number[], each = 1) => ({ sample: inodes.map(socket), each });
+const open = (inodes: readonly number[], each = 1) => ({
+  sample: inodes.map(socket),
+  each,
+  refused: false,
+});
 
 describe("Unix sockets that no descriptor is met for", () => {
   it("are told once one was nowhere open at three looks in a row", () => {
@@ -40,6 +44,14 @@ describe("Unix sockets that no descriptor is met for", () => {
       expect(honest.areNowhere).toBe(false);
     }
     expect(hiding.areNowhere).toBe(true);
+  });
+
+  it("are not told where somebody may not be looked at, who may have them open", () => {
+    const unmet = new UnmetSockets();
+    for (let look = 0; look < 5; look++) {
+      unmet.look({ ...open([1]), refused: true }, [1, 2]);
+      expect(unmet.areNowhere).toBe(false);
+    }
   });
 
   it("are told where there are too many to be read, as long as that is so", () => {

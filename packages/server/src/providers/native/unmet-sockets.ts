@@ -19,7 +19,12 @@ export class UnmetSockets {
    * @param open seen before the sockets.
    * @param sockets by their inodes; undefined: too many to be told.
    */
-  look({ sample, each }: OpenFiles, sockets: readonly number[] | undefined): void {
+  look({ sample, each, refused }: OpenFiles, sockets: readonly number[] | undefined): void {
+    // Whoever may not be looked at may have them open.
+    if (refused) {
+      this.#looks = 0;
+      return;
+    }
     if (sockets === undefined) {
       this.#unmet = undefined;
       this.#looks++;
@@ -29,7 +34,8 @@ export class UnmetSockets {
     const met = new Set(sample.filter(({ kind }) => kind === "socket").map(({ inode }) => inode));
     const now = sockets.filter((inode) => !met.has(inode));
     const still = now.filter((inode) => this.#unmet?.has(inode) ?? true);
-    const isFirst = this.#looks === 0 || still.length === 0;
+    // Of those seen by chance nobody knows how many looks have missed one, where a look before told none.
+    const isFirst = this.#looks === 0 || still.length === 0 || (this.#unmet === undefined && each > 1);
     this.#unmet = new Set(isFirst ? now : still);
     if (now.length === 0) this.#looks = 0;
     else this.#looks = isFirst ? 1 : this.#looks + 1;
