@@ -4,6 +4,8 @@ import { FairTurns } from "./fair-turns.ts";
 
 const share = (principal: string, owner = "") => ({ principal, owner });
 
+const loop = () => new Promise((resolve) => setImmediate(resolve));
+
 /** Notes what is done, and where a turn of the loop ended. Each work takes so many milliseconds. */
 function setUp(workMs: number) {
   let nowMs = 0;
@@ -28,6 +30,32 @@ test("a quarter of a millisecond of work is done in a turn, and the rest in late
   for (const what of "abcde") turns.add(share("one"), () => take(what));
   expect(await all(5)).toBe("ab|cd|e|");
 });
+
+test.each([
+  [1, "ab|cd|ef|"],
+  [4, "abcdefgh|ijklmnop|"],
+  [400, `${"x".repeat(32)}|x|`],
+])(
+  "what else takes %d ms of each turn of the loop leaves a quarter of that, 4 ms at most",
+  async (othersMs, expected) => {
+    let nowMs = 0;
+    const done: string[] = [];
+    const turns = new FairTurns({ now: () => nowMs });
+    const wanted = expected.replaceAll("|", "");
+    for (const what of wanted)
+      turns.add(share("one"), () => {
+        nowMs += 0.125;
+        done.push(what);
+        return undefined;
+      });
+    while (done.filter((what) => what !== "|").length < wanted.length) {
+      nowMs += othersMs;
+      await loop();
+      done.push("|");
+    }
+    expect(done.join("")).toBe(expected);
+  },
+);
 
 test("what a work goes on with in microtasks counts as its own", async () => {
   const { turns, take, all } = setUp(0.125);
@@ -72,8 +100,6 @@ test("next() waits for a turn, and work is done within what it was asked for in"
   within.run("b", () => turns.add(share("one"), () => take(within.getStore() ?? "nothing")));
   expect(await all(3)).toBe("a|b|a|");
 });
-
-const loop = () => new Promise((resolve) => setImmediate(resolve));
 
 test("a little work goes on at once while nobody waits and the turn has time left, and again in the next turn", async () => {
   let nowMs = 100;

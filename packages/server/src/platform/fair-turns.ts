@@ -6,6 +6,13 @@ import { AsyncLocalStorage } from "node:async_hooks";
  */
 const turnMs = 0.25;
 
+/**
+ * Of what everything else in the loop took since, where that is more: requests, commits and their like ask nobody for a turn, and whoever
+ * keeps them coming, without a key even, would leave what waits here next to nothing.
+ */
+const shareOfOthers = 1 / 4;
+const longestTurnMs = 4;
+
 /** For how long whoever's turn it is goes on with more of it, milliseconds: waiting costs more than most of what is waited for. */
 const goesOnMs = 0.25;
 
@@ -31,6 +38,8 @@ export class FairTurns {
   /** Something has gone on at once since the turn of the loop began. */
   #begun = false;
   #beganMs = 0;
+  /** How long the turn is that began then. */
+  #turnMs = turnMs;
   /** When what is done now was begun; undefined between works. */
   #workBeganMs: number | undefined;
 
@@ -65,9 +74,10 @@ export class FairTurns {
     if (!this.#running && !this.#begun) {
       this.#begun = true;
       this.#beganMs = nowMs;
+      this.#turnMs = turnMs;
       setImmediate(() => (this.#begun = false));
     }
-    return nowMs - this.#beganMs < turnMs;
+    return nowMs - this.#beganMs < this.#turnMs;
   }
 
   /** @returns undefined for who may go on at once, else what to wait for. */
@@ -76,8 +86,11 @@ export class FairTurns {
   }
 
   #begin(): void {
+    const askedMs = this.#now();
     setImmediate(() => {
       this.#beganMs = this.#now();
+      const othersMs = this.#beganMs - askedMs;
+      this.#turnMs = Math.min(longestTurnMs, Math.max(turnMs, othersMs * shareOfOthers));
       this.#step();
     });
   }
@@ -97,7 +110,7 @@ export class FairTurns {
 
   #goOn(): void {
     this.#workBeganMs = undefined;
-    if (this.#now() - this.#beganMs < turnMs) this.#step();
+    if (this.#now() - this.#beganMs < this.#turnMs) this.#step();
     else this.#begin();
   }
 
