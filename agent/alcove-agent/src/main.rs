@@ -272,7 +272,7 @@ fn serve(
     let Terms { unclaimed_ms, passing_group, .. } = terms;
     let ids = users::detect_ids();
     let options = Options { listener, oom, ids, open_files, socket_grants, machine, unclaimed_ms, passing_group };
-    sys::ask_for_short_slices(0, false);
+    sys::ask_for_short_slices(0);
     Agent::new(options).and_then(|mut agent| agent.run()).map_err(|error| error.to_string())
 }
 

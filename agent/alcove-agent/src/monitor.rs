@@ -170,7 +170,7 @@ fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], join: &[RawFd], set
         libc::prctl(libc::PR_SET_NAME, c"alcove-monitor".as_ptr());
         libc::setsid();
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-        sys::ask_for_short_slices(0, false);
+        sys::ask_for_short_slices(0);
         // Whatever is opened from here on is closed on exec.
         sys::close_all_but(&mut [&[socket], &fds[..], join].concat());
         // The effective id stays, and with it the capabilities. Where the id does not exist nothing changes.

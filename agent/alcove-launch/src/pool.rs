@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{AtStep, Result, StepError};
 use crate::folder::{self, Ready};
+use crate::park::Parked;
 use crate::sys;
 
 const STEP: &str = "disk";
@@ -34,7 +35,7 @@ impl Pool {
         for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => folder::discard(&entry.path().to_string_lossy()),
-                // One before a release that had images alone here.
+                // Nothing of ours.
                 _ => drop(std::fs::remove_file(entry.path())),
             }
         }
@@ -71,11 +72,19 @@ impl Pool {
         Some(if is_low { Duration::ZERO } else { QUIET.saturating_sub(self.asked.elapsed()) })
     }
 
-    /// Starts making a layer when one is due.
-    pub fn refill(&mut self) -> Result<()> {
+    /// Starts making a layer when one is due; what fails is tried again after a pause.
+    pub fn refill(&mut self, parked: &mut Parked) -> Result<()> {
         if self.due() != Some(Duration::ZERO) {
             return Ok(());
         }
+        let begun = self.begin(parked);
+        if begun.is_err() {
+            self.failed = Some(Instant::now());
+        }
+        begun
+    }
+
+    fn begin(&mut self, parked: &mut Parked) -> Result<()> {
         self.made += 1;
         let path = format!("{}/{}-{}", self.dir, std::process::id(), self.made);
         let (ours, theirs) = sys::message_pair().at(STEP, "socketpair")?;
@@ -83,6 +92,7 @@ impl Pool {
         if sys::fork().at(STEP, "fork")? == 0 {
             drop(ours);
             self.forget();
+            parked.forget();
             // Nobody would take what it makes, and the next launcher's pool begins with an empty folder.
             sys::end_with(parent);
             sys::yield_to_others();

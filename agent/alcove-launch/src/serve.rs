@@ -30,7 +30,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
         libc::signal(libc::SIGINT, libc::SIG_IGN);
         sys::check(libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) as libc::c_long).at("serve", "subreaper")?;
         // The service's thread is a hop of every command, and has no call to ask for itself.
-        sys::ask_for_short_slices(libc::getppid(), true);
+        sys::ask_for_short_slices(libc::getppid());
     }
     let mut pool = pool_of(arguments)?;
     let mut parked = Parked::default();
@@ -40,7 +40,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
     let mut buffer = vec![0u8; 64 * 1024];
     loop {
         if let Some(pool) = &mut pool {
-            if let Err(error) = pool.refill() {
+            if let Err(error) = pool.refill(&mut parked) {
                 eprintln!("alcove-launch: {error}");
             }
         }

@@ -397,10 +397,10 @@ const SHORT_SLICE_NS: u64 = 200_000;
 const RESET_ON_FORK: u64 = 1;
 
 /// For a thread (0: this one) that others wait for and that mostly waits itself: beside programs that use all their processor it runs
-/// soon once it is woken, for less at a time. Any program may ask for that; its share stays the same. Nothing happens before Linux 6.12,
-/// and to a thread of which somebody has decided that the ordinary scheduler is not for it.
-/// What it starts has such slices too where they are `inherited`.
-pub fn ask_for_short_slices(thread: i32, inherited: bool) {
+/// soon once it is woken, for less at a time. Any program may ask for that; its share stays the same. What it starts has usual slices, and
+/// no more than the usual priority. Before Linux 6.12 its slices stay as they are, and those of a thread of which somebody has decided that
+/// the ordinary scheduler is not for it.
+pub fn ask_for_short_slices(thread: i32) {
     // SAFETY: plain numbers and a struct that outlives the call.
     unsafe {
         if libc::sched_getscheduler(thread) != libc::SCHED_OTHER {
@@ -408,7 +408,7 @@ pub fn ask_for_short_slices(thread: i32, inherited: bool) {
         }
         let asked = SchedAttr {
             size: size_of::<SchedAttr>() as u32,
-            flags: if inherited { 0 } else { RESET_ON_FORK },
+            flags: RESET_ON_FORK,
             nice: libc::getpriority(libc::PRIO_PROCESS, thread as libc::id_t),
             runtime: SHORT_SLICE_NS,
             ..SchedAttr::default()

@@ -1,4 +1,4 @@
-//! Who mostly waits asks for short slices, for itself alone or for what it starts too.
+//! Who mostly waits asks for short slices, for itself alone.
 
 /// Slice of this thread, nanoseconds; `None` where the kernel tells none.
 fn own_slice() -> Option<u64> {
@@ -15,11 +15,11 @@ fn nice() -> i32 {
 }
 
 /// In a thread of its own, which has what the test's has not. @returns its slice, and that of a thread it started.
-fn asked(inherited: bool) -> [Option<u64>; 2] {
-    std::thread::spawn(move || {
+fn asked() -> [Option<u64>; 2] {
+    std::thread::spawn(|| {
         // SAFETY: plain numbers.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 3) };
-        alcove_sys::ask_for_short_slices(0, inherited);
+        alcove_sys::ask_for_short_slices(0);
         assert_eq!(nice(), 3, "its priority stays");
         [own_slice(), std::thread::spawn(own_slice).join().expect("joined")]
     })
@@ -28,12 +28,11 @@ fn asked(inherited: bool) -> [Option<u64>; 2] {
 }
 
 #[test]
-fn what_is_started_has_the_usual_slices_unless_it_inherits_them() {
+fn what_is_started_has_the_usual_slices() {
     let Some(usual) = own_slice() else {
         eprintln!("skipped: a kernel without slices of threads (before Linux 6.12)");
         return;
     };
     assert_ne!(usual, 200_000);
-    assert_eq!(asked(false), [Some(200_000), Some(usual)]);
-    assert_eq!(asked(true), [Some(200_000), Some(200_000)]);
+    assert_eq!(asked(), [Some(200_000), Some(usual)]);
 }

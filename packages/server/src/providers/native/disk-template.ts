@@ -7,6 +7,11 @@ import { lackedRoom } from "./advice.ts";
 /** Sandboxes' layers kept ready by the launcher. */
 export const readyDisks = 8;
 
+/** Below `native`. Not `formerDir`: on a folder there a release that kept files alone rejects everything, removals too. */
+const aheadDir = "ahead";
+/** Where releases before that kept layers ready, each a file. */
+const formerDir = "pool";
+
 export interface DiskPool {
   /** An empty ext4 file system, sparse, copied for each sandbox. */
   template: string;
@@ -25,6 +30,7 @@ export async function openDiskPool(options: {
 }): Promise<DiskPool | { missing: string }> {
   const made = await makeTemplate(options);
   if ("missing" in made) return made;
+  await rm(join(options.dataDir, "native", formerDir), { recursive: true, force: true, maxRetries: 5 });
   // What a launcher before this one made and nobody took. What it was making when it ended may get one more file meanwhile.
   for (const name of await readdir(made.dir))
     await rm(join(made.dir, name), { recursive: true, force: true, maxRetries: 5 });
@@ -47,7 +53,7 @@ export async function makeTemplate(options: {
   }
   const folder = join(options.dataDir, "native");
   const template = join(folder, `disk-${options.diskMb}.img`);
-  const dir = join(folder, "pool");
+  const dir = join(folder, aheadDir);
   await mkdir(dir, { recursive: true, mode: 0o700 });
   if (await exists(template)) return { template, dir };
   try {

@@ -1,4 +1,4 @@
-import { chmod, mkdtemp, readdir, readFile, readlink, rm, stat, writeFile } from "node:fs/promises";
+import { chmod, mkdir, mkdtemp, readdir, readFile, readlink, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, it } from "vitest";
@@ -31,10 +31,20 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "a runtim
   });
   afterEach(() => rm(folder, { recursive: true, force: true }));
 
+  it("lies where a release that kept files alone looks for none, and takes away what that left", async (context) => {
+    const native = join(folder, "native");
+    await mkdir(join(native, "pool", "1-1"), { recursive: true });
+    await writeFile(join(native, "pool", "left.img"), "");
+    const pool = await openDiskPool({ dataDir: folder, diskMb: 64, mkfs: await findProgram("mkfs.ext4") });
+    if ("missing" in pool) return context.skip(pool.missing);
+    expect((await readdir(native)).sort()).toEqual(["ahead", "disk-64.img"]);
+    expect(pool.dir).toBe(join(native, "ahead"));
+  });
+
   it("is one that was made ahead with its files, and nobody else's stays open with who waits", async (context) => {
     const pool = await openDiskPool({ dataDir: folder, diskMb: 64, mkfs: await findProgram("mkfs.ext4") });
     if ("missing" in pool) return context.skip(pool.missing);
-    // What a release before this one left is no folder.
+    // What is no folder goes too.
     await writeFile(join(pool.dir, "left.img"), "");
     await using launcher = new Launcher({ binary: agentBinary("alcove-launch"), logger: silentLogger });
     launcher.keepDisks({ ...pool, count: 3 });

@@ -71,8 +71,8 @@ await describeWith(
       async (_, take) => {
         expect(await provider.check(soon())).toMatchObject({ healthy: true });
         await provider[Symbol.asyncDispose]();
-        for (const layer of await readdir(native("pool")))
-          await rm(join(native("pool"), layer), { recursive: true });
+        for (const layer of await readdir(native("ahead")))
+          await rm(join(native("ahead"), layer), { recursive: true });
         await take();
         await fill(12 * 1024);
         provider = home.open({ diskMb: 128 });
@@ -98,8 +98,8 @@ await describeWith(
     it("is none either where the inodes are used up and the template is not made", async () => {
       expect(await provider.check(soon())).toMatchObject({ healthy: true });
       await provider[Symbol.asyncDispose]();
-      for (const layer of await readdir(native("pool")))
-        await rm(join(native("pool"), layer), { recursive: true });
+      for (const layer of await readdir(native("ahead")))
+        await rm(join(native("ahead"), layer), { recursive: true });
       await rm(native("disk-128.img"));
       const inodes = (most: number) =>
         execFileSync("mount", ["-o", `remount,nr_inodes=${most}`, home.dataDir]);
