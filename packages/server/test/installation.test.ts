@@ -97,7 +97,8 @@ describe.skipIf(skip !== undefined)(
         recursive: true,
         preserveTimestamps: true,
         // What comes and goes beside a running service; a copy of it is none.
-        filter: (source) => !/\.(draft|sock)$|\/\.[^/]*\.json\.[0-9a-f-]+$/.test(source),
+        filter: (source) =>
+          !/\.(draft|sock|new)$|\/\.[^/]*\.json\.[0-9a-f-]+$|\/native\/(ahead\/.|prepared-)/.test(source),
       });
       await noteBackup(copy, new Date());
       await expect(serve({ config: configOf(copy), logger: silentLogger })).rejects.toThrow(ForeignDataDir);

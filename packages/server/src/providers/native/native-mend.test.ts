@@ -23,6 +23,12 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "what was
     await home.remove();
   });
 
+  /** What is being made there meanwhile is in the way. */
+  const takeAway = async () => {
+    for (const name of ["agents", "native"])
+      await rm(join(home.dataDir, name), { recursive: true, force: true, maxRetries: 5 });
+  };
+
   const specOf = (image: string): RuntimeSpec => ({
     runtimeId: randomIds.runtimeId(),
     sandboxId: randomIds.sandboxId(),
@@ -36,8 +42,7 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "what was
 
   it("is made again by the next spawn: agents, the template of disks, ready ones, the root of image host", async () => {
     await provider.spawn(specOf("host"), soon());
-    for (const name of ["agents", "native"])
-      await rm(join(home.dataDir, name), { recursive: true, force: true });
+    await takeAway();
     for (const image of ["host", testImage]) {
       const spec = specOf(image);
       await provider.spawn(spec, soon());
@@ -47,8 +52,7 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "what was
 
   it("is made again by the next inventory, which is taken every minute", async () => {
     await provider.spawn(specOf("host"), soon());
-    for (const name of ["agents", "native"])
-      await rm(join(home.dataDir, name), { recursive: true, force: true });
+    await takeAway();
     await provider.inventory(soon());
     expect((await readdir(join(home.dataDir, "agents"))).length).toBeGreaterThan(0);
     expect((await readdir(join(home.dataDir, "native"))).length).toBeGreaterThan(0);

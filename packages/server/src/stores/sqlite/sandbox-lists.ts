@@ -53,7 +53,7 @@ export class SandboxLists {
   page(filter: SandboxFilter): SandboxPage {
     const looked = new Look(this.#walks[walkOf(filter)], filter);
     const page = fill(looked.records(), filter);
-    const { end } = looked;
+    const { last: end } = looked;
     if (page.next !== undefined || end === undefined) return page;
     return { ...page, next: { createdAt: new Date(end.created_at), id: end.id as SandboxId } };
   }
@@ -67,7 +67,7 @@ class Look {
   readonly #walk: Walk;
   readonly #filter: SandboxFilter;
   /** The last row that was looked at; undefined once none follows. */
-  end: Position | undefined;
+  last: Position | undefined;
 
   constructor(walk: Walk, filter: SandboxFilter) {
     this.#walk = walk;
@@ -90,18 +90,18 @@ class Look {
     for (let wanted = limit + 1; left > 0; wanted *= sliceGrowth) {
       const slice = Math.min(wanted, left);
       left -= slice;
-      this.end = this.#walk.ahead.get({ ...whose, ...from, offset: slice - 1 }) as Position | undefined;
+      this.last = this.#walk.ahead.get({ ...whose, ...from, offset: slice - 1 }) as Position | undefined;
       yield* this.#walk.page.iterate({
         ...whose,
         ...from,
-        until_created_at: this.end?.created_at ?? 0,
-        until_id: this.end?.id ?? "",
+        until_created_at: this.last?.created_at ?? 0,
+        until_id: this.last?.id ?? "",
         states: JSON.stringify(states),
         provider: provider ?? null,
         name: name ?? null,
       }) as unknown as Iterable<ListedRecord>;
-      if (this.end === undefined) return;
-      from = { after_created_at: this.end.created_at, after_id: this.end.id };
+      if (this.last === undefined) return;
+      from = { after_created_at: this.last.created_at, after_id: this.last.id };
     }
   }
 }
