@@ -7,14 +7,14 @@ import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { argumentsOf, refuse } from "./arguments.ts";
 import { HttpClient } from "./http-client.ts";
-import { rssOf, startService } from "./service.ts";
+import { projectRoot, rssOf, startService } from "./service.ts";
 import { summarize } from "./stats.ts";
 
 const clients = 4;
 const quarters = 4;
 /** Beyond so many nothing more is learned. */
 const mostFailures = 20;
-/** What memory may differ by between the second and the last quarter: collections of garbage come when they come. */
+/** What memory may differ by between the second and the last quarter: what was collected is not given back at once. */
 const memorySlack = 0.15;
 /** Of everything that is counted: what is being made or ended while it is counted. */
 const countSlack = 4 * clients;
@@ -27,7 +27,8 @@ if (!(minutes > 0)) refuse("soak", `--minutes ${values.minutes} is no time; such
 process.exit((await soak(minutes * 60_000)) ? 0 : 1);
 
 async function soak(durationMs: number): Promise<boolean> {
-  await using service = await startService({ ALCOVE_PROVIDERS_DEFAULT: "native" });
+  const collector = ["--expose-gc", "--import", path.join(projectRoot, "bench/collect.mjs")];
+  await using service = await startService({ ALCOVE_PROVIDERS_DEFAULT: "native" }, { nodeFlags: collector });
   const until = performance.now() + durationMs;
   const done = { rounds: 0, failures: [] as string[] };
   const looks: Held[][] = [];

@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, it } from "vitest";
 import { agentBinary } from "../../../test/support/agent-binary.ts";
-import { describeWith } from "../../../test/support/requirements.ts";
+import { describeWith, skipWithout } from "../../../test/support/requirements.ts";
 import { busyboxRootfs } from "../../../test/support/tiny-images.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import { findProgram, Launcher, type LaunchSpec } from "../launcher/index.ts";
@@ -36,14 +36,14 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "a runtim
     await mkdir(join(native, "pool", "1-1"), { recursive: true });
     await writeFile(join(native, "pool", "left.img"), "");
     const pool = await openDiskPool({ dataDir: folder, diskMb: 64, mkfs: await findProgram("mkfs.ext4") });
-    if ("missing" in pool) return context.skip(pool.missing);
+    if ("missing" in pool) return skipWithout(context, pool.missing);
     expect((await readdir(native)).sort()).toEqual(["ahead", "disk-64.img"]);
     expect(pool.dir).toBe(join(native, "ahead"));
   });
 
   it("is one that was made ahead with its files, and nobody else's stays open with who waits", async (context) => {
     const pool = await openDiskPool({ dataDir: folder, diskMb: 64, mkfs: await findProgram("mkfs.ext4") });
-    if ("missing" in pool) return context.skip(pool.missing);
+    if ("missing" in pool) return skipWithout(context, pool.missing);
     // What is no folder goes too.
     await writeFile(join(pool.dir, "left.img"), "");
     await using launcher = new Launcher({ binary: agentBinary("alcove-launch"), logger: silentLogger });
