@@ -14,7 +14,8 @@ const warmup = 1_000;
 const traced = 500;
 /** Until perf has begun, and until its buffers are out. */
 const settleMs = 700;
-const traces = ["wakeup", "wakeup_new", "switch", "process_exec"].map((name) => `sched:sched_${name}`);
+// Waking is told by who wakes; the wake-up itself, where the other processor does it, by whatever runs there.
+const traces = ["waking", "wakeup_new", "switch", "process_exec"].map((name) => `sched:sched_${name}`);
 
 interface Event {
   us: number;
@@ -48,7 +49,7 @@ const target = (event: Event) => {
 /** `by` wakes `who`; whom it wakes first under that name is who it is from then on. */
 function wakes(by: Who, who: Who, comm?: string): Hop["ends"] {
   return (event, known) => {
-    if (!event.name.includes("wakeup") || event.thread !== known[by]) return false;
+    if (!event.name.endsWith("waking") || event.thread !== known[by]) return false;
     const woken = target(event);
     if (woken === undefined || (comm !== undefined && woken.comm !== comm)) return false;
     if (comm === undefined) return woken.thread === known[who];
@@ -127,6 +128,10 @@ export async function execHops(): Promise<Row[]> {
       { ...threads },
     );
   });
+  if (whole.length === 0)
+    throw new Error(
+      `of ${traced} commands none woke each process in turn: ${events.length} events were traced`,
+    );
   const rows = hops.map(({ what }, at) => {
     const { p50 } = summarize(whole.map((each) => each[at] ?? Number.NaN));
     return row(what, `${p50.toFixed(0)} µs`, { p50 });
