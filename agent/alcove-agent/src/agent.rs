@@ -72,7 +72,7 @@ pub struct Options {
     pub socket_grants: Option<SocketGrants>,
     /// Where this is its process 1.
     pub machine: Option<Machine>,
-    /// It ends unless it is configured within these.
+    /// It ends unless it is configured within these, or somebody is connected then and waits for that.
     pub unclaimed_ms: u64,
     /// A group that commands of other users than root have beside their own: it lets them through the folders above the root
     /// file system where that is only a folder of the host's.
@@ -131,6 +131,7 @@ pub struct Agent {
     pub oom: OomCounters,
     pub started: u64,
     pub expiry: Option<TimerId>,
+    unclaimed_ms: u64,
     pub stopping: bool,
     pub scratch: Vec<u8>,
     pub machine: Option<Machine>,
@@ -202,6 +203,7 @@ impl Agent {
             oom: options.oom,
             started: sys::boottime_ms(),
             expiry: Some(expiry),
+            unclaimed_ms: options.unclaimed_ms,
             stopping: false,
             scratch: Vec::new(),
             machine: options.machine,
@@ -368,6 +370,10 @@ impl Agent {
                     if self.socket_grants.as_mut().is_some_and(SocketGrants::again) {
                         self.timers.add(socket_grants::AGAIN_MS, Timer::SocketGrants);
                     }
+                }
+                // Whoever keeps it ready for somebody holds a connection, which ends with him.
+                Timer::Expiry if self.connections.token.is_none() && self.connections.list.len() > 0 => {
+                    self.expiry = Some(self.timers.add(self.unclaimed_ms, Timer::Expiry));
                 }
                 Timer::Expiry => {
                     console::say(format_args!(

@@ -281,6 +281,13 @@ fn an_agent_that_nobody_configures_ends_and_one_that_is_configured_goes_on() {
     // To be asked how it is, is not to be told what it is for.
     unclaimed.client().ask(&json!({"op": "sandbox.info"}));
     assert!(unclaimed.wait_end().success());
+    // Whoever is connected keeps it for somebody, as long as he is there.
+    let mut kept = TestAgent::launch(Command::new(binary()), &options);
+    let client = kept.client();
+    std::thread::sleep(Duration::from_millis(900));
+    kept.client().ask(&json!({"op": "sandbox.info"}));
+    drop(client);
+    assert!(kept.wait_end().success());
     let claimed = TestAgent::start_with(&options, json!({}));
     std::thread::sleep(Duration::from_millis(900));
     assert!(claimed.client().ask(&json!({"op": "sandbox.stats"}))["pids"].is_u64());

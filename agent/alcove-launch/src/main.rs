@@ -18,6 +18,7 @@ mod inside;
 mod landlock;
 mod launch;
 mod lend;
+mod naming;
 mod network;
 mod overlay;
 mod park;

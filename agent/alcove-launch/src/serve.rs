@@ -10,7 +10,7 @@ use crate::launch::Launched;
 use crate::park::{self, Parked};
 use crate::pool::Pool;
 use crate::spec::{LaunchSpec, Reply, Request, ShiftSpec};
-use crate::{destroy, launch, lend, network, remove, shift, sys};
+use crate::{destroy, launch, lend, naming, network, remove, shift, sys};
 
 /// A request that takes longer has hung; its process ends and what it made is undone by a later `destroy`.
 const REQUEST_SECONDS: u32 = 20;
@@ -254,6 +254,10 @@ fn handle(request: Request, ready: Option<Ready>, on_socket: fn(u64)) {
             Err(error) => fail(id, &error),
         },
         Request::Detach { id, spec } => match network::detach(&spec) {
+            Ok(()) => send(&plain(id, true)),
+            Err(error) => fail(id, &error),
+        },
+        Request::Name { id, spec } => match naming::name(&spec) {
             Ok(()) => send(&plain(id, true)),
             Err(error) => fail(id, &error),
         },

@@ -45,6 +45,11 @@ pub enum Request {
         id: u64,
         spec: DetachSpec,
     },
+    /// Gives a container its host name.
+    Name {
+        id: u64,
+        spec: NameSpec,
+    },
 }
 
 /// Everything a sandbox is made from. Paths are absolute paths of the host.
@@ -226,6 +231,13 @@ pub struct ContainerSpec {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+pub struct NameSpec {
+    pub container: ContainerSpec,
+    pub hostname: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DetachSpec {
     /// The runtime's directory.
     pub dir: String,
@@ -285,7 +297,7 @@ mod tests {
         let text = std::fs::read_to_string(&path).expect("the fixture");
         let fixture: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let mut taken = 0;
-        for request in ["launches", "prepares", "claims", "destroys", "shifts", "attaches", "detaches"]
+        for request in ["launches", "prepares", "claims", "destroys", "shifts", "attaches", "detaches", "names"]
             .iter()
             .flat_map(|kind| fixture[*kind].as_array().expect("a list"))
         {
@@ -298,7 +310,8 @@ mod tests {
                     | Request::Shift { id, .. }
                     | Request::Lend { id, .. }
                     | Request::Attach { id, .. }
-                    | Request::Detach { id, .. },
+                    | Request::Detach { id, .. }
+                    | Request::Name { id, .. },
                 ) => {
                     assert_eq!(request["id"], id)
                 }
@@ -306,7 +319,7 @@ mod tests {
             }
             taken += 1;
         }
-        assert_eq!(taken, 13);
+        assert_eq!(taken, 14);
         let mut unknown = fixture["launches"][0].clone();
         unknown["spec"]["more"] = true.into();
         assert!(serde_json::from_str::<Request>(&unknown.to_string()).is_err());

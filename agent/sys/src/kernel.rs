@@ -250,8 +250,13 @@ pub fn rename_at(dir: RawFd, from: &str, to: &str) -> io::Result<()> {
 /// Names the machine that a child of this process sees. This process sees that one as well from then on.
 pub fn set_hostname_of(child: i32, name: &str) -> io::Result<()> {
     let namespace = open_path_at(libc::AT_FDCWD, &format!("/proc/{child}/ns/uts"), libc::O_RDONLY, 0)?;
-    // SAFETY: a descriptor of ours.
-    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWUTS) } as libc::c_long)?;
+    set_hostname_in(namespace.as_raw_fd(), name)
+}
+
+/// The same by a descriptor of the namespace, or of a process that is in it.
+pub fn set_hostname_in(namespace: RawFd, name: &str) -> io::Result<()> {
+    // SAFETY: a descriptor of the caller's.
+    check(unsafe { libc::setns(namespace, libc::CLONE_NEWUTS) } as libc::c_long)?;
     crate::set_hostname(name)
 }
 

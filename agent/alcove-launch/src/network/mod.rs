@@ -27,6 +27,7 @@ use crate::spec::{AttachSpec, CgroupSpec, DetachSpec, IdsSpec, ProcessRecord};
 use crate::{cgroup, destroy, harden, sys};
 
 pub use addresses::DNS;
+pub use container::process as container_process;
 
 const STEP: &str = "network";
 /// In the runtime's directory: where the service connects, who the relay is, and the helper's own directory.

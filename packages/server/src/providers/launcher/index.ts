@@ -24,6 +24,7 @@ export {
   IdsSpec,
   type LaunchSpec,
   type LendSpec,
+  type NameSpec,
   type OutboundSpec,
   type ShiftSpec,
 } from "./requests.ts";

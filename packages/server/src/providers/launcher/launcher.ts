@@ -11,6 +11,7 @@ import type {
   DetachSpec,
   LaunchSpec,
   LendSpec,
+  NameSpec,
   ShiftSpec,
 } from "./requests.ts";
 
@@ -199,14 +200,19 @@ export class Launcher implements AsyncDisposable {
     await this.#whileSlow(() => this.#ask("detach", spec));
   }
 
+  /** @throws LauncherFailure where that is no process of this machine, or has the machine's name. */
+  async name(spec: NameSpec): Promise<void> {
+    await this.#ask("name", spec);
+  }
+
   /** Copies a root file system into a range of ids; takes as long as its size asks for. */
   async shift(spec: ShiftSpec): Promise<void> {
     await this.#ask("shift", spec, { waitMs: shiftMs });
   }
 
   async #ask(
-    op: "launch" | "prepare" | "claim" | "destroy" | "shift" | "lend" | "attach" | "detach",
-    spec: LaunchSpec | ClaimSpec | DestroySpec | ShiftSpec | LendSpec | AttachSpec | DetachSpec,
+    op: "launch" | "prepare" | "claim" | "destroy" | "shift" | "lend" | "attach" | "detach" | "name",
+    spec: LaunchSpec | ClaimSpec | DestroySpec | ShiftSpec | LendSpec | AttachSpec | DetachSpec | NameSpec,
     {
       waitMs = this.#patience.replyMs,
       onListening,

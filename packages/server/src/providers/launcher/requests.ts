@@ -81,6 +81,12 @@ export interface DetachSpec {
   cgroup: CgroupSpec | null;
 }
 
+/** Gives a container that runs its host name. */
+export interface NameSpec {
+  container: NonNullable<AttachSpec["container"]>;
+  hostname: string;
+}
+
 /** Hands a command's own control group to the agent; paths are of its files. */
 export interface LendSpec {
   /** The runtime's. */

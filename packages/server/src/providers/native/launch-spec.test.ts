@@ -11,6 +11,7 @@ import {
   type DetachSpec,
   type IdsSpec,
   type LaunchSpec,
+  type NameSpec,
   outboundSpec,
   type ShiftSpec,
 } from "../launcher/index.ts";
@@ -26,6 +27,7 @@ const fixture: {
   shifts: { id: number; spec: ShiftSpec }[];
   attaches: { id: number; spec: AttachSpec }[];
   detaches: { id: number; spec: DetachSpec }[];
+  names: { id: number; spec: NameSpec }[];
 } = JSON.parse(readFileSync(join(projectRoot, "agent", "fixtures", "launch.json"), "utf8"));
 
 const config: NativeProviderConfig = {
@@ -143,6 +145,8 @@ it("what a network that is given again is told is what its tests take", () => {
   expect(fixture.attaches.map((request) => request.spec)).toEqual([made, ofContainer]);
   const detached: DetachSpec = { dir, cgroup: v1 };
   expect(fixture.detaches.map((request) => request.spec)).toEqual([detached]);
+  const named: NameSpec = { container, hostname: "sb-1" };
+  expect(fixture.names.map((request) => request.spec)).toEqual([named]);
 });
 
 it("what a removal is told is what its tests take", () => {
