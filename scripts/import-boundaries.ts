@@ -27,6 +27,7 @@ const areas: readonly { name: string; folder: string; may: readonly string[] }[]
   },
   { name: "guards", folder: "packages/server/src/providers/guards", may: ["ports", "platform"] },
   { name: "ext4", folder: "packages/server/src/providers/ext4", may: ["ports", "platform"] },
+  { name: "prepared", folder: "packages/server/src/providers/prepared", may: ["ports", "platform"] },
   { name: "host-root", folder: "packages/server/src/providers/host-root", may: [] },
   { name: "launcher", folder: "packages/server/src/providers/launcher", may: ["wire", "ports", "platform"] },
   {
@@ -44,6 +45,7 @@ const areas: readonly { name: string; folder: string; may: readonly string[] }[]
       "guards",
       "host-root",
       "launcher",
+      "prepared",
       "runtime-records",
       "pulls",
     ],

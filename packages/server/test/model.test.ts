@@ -6,7 +6,7 @@ import path from "node:path";
 import { promisify } from "node:util";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { noCapacityLimit } from "../src/ports/capacity.ts";
-import { preparedPrefix } from "../src/providers/native/prepared-shape.ts";
+import { isPrepared } from "../src/providers/prepared/index.ts";
 import { SqliteStore } from "../src/stores/sqlite/index.ts";
 import { eventually } from "./support/http.ts";
 import { Model, type ModelOptions, ModelService, owners } from "./support/model.ts";
@@ -113,7 +113,7 @@ async function runtimesAgree(left: readonly string[]): Promise<void> {
     seen = { left: left.length, directories, named, groups };
     const same = groups.every(([, names]) => String(names) === String(named));
     // Those that were made ahead are nobody's.
-    const runtimes = directories.filter((name) => !name.startsWith(preparedPrefix));
+    const runtimes = directories.filter((name) => !isPrepared(name));
     return same && runtimes.length === left.length ? true : undefined;
   }, 30_000);
   await agree.catch(() =>

@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync, rmdirSync } from "node:fs";
 import { join } from "node:path";
 import type { CgroupSpec } from "../launcher/index.ts";
-import { preparedPrefix } from "./prepared-shape.ts";
+import { preparedPrefix } from "../prepared/index.ts";
 
 /**
  * A sandbox keeps the groups it was prepared with, and only its record names them: where that was lost they are left, empty.

@@ -5,16 +5,17 @@ import type { Logger } from "../../platform/logger.ts";
 import type { RuntimeId, RuntimeSpec } from "../../ports/index.ts";
 import { unixDialer } from "../agent/index.ts";
 import type { Launcher, LaunchSpec } from "../launcher/index.ts";
+import { newPreparedId, PreparedStock } from "../prepared/index.ts";
 import type { LaunchGround } from "./launch-ground.ts";
 import { type NativeProviderConfig, networkOf } from "./launch-plan.ts";
 import {
   fingerprintOf,
-  newPreparedId,
+  type PreparedSandbox,
   type PreparedShape,
   preparedSpec,
   settledBy,
+  shapeKey,
 } from "./prepared-shape.ts";
-import { PreparedStock, type Waiting } from "./prepared-stock.ts";
 import type { Removals } from "./removals.ts";
 import { isOurs, type RuntimeDirectories } from "./runtime-directories.ts";
 import type { RuntimeRecord } from "./runtime-record.ts";
@@ -46,7 +47,7 @@ export class PreparedSandboxes implements AsyncDisposable {
   readonly #foundGround: () => Promise<LaunchGround> | undefined;
   readonly #refuseWhenShort: () => Promise<void>;
   readonly #logger: Logger;
-  readonly #stock: PreparedStock;
+  readonly #stock: PreparedStock<PreparedShape, PreparedSandbox>;
   /** Launches and removals. */
   #underWay = 0;
 
@@ -74,6 +75,7 @@ export class PreparedSandboxes implements AsyncDisposable {
     this.#logger = options.logger;
     this.#stock = new PreparedStock({
       count: options.config.prepared,
+      keyOf: shapeKey,
       site: {
         make: (shape) => this.#make(shape),
         discard: (waiting) => this.#discard(waiting),
@@ -143,7 +145,7 @@ export class PreparedSandboxes implements AsyncDisposable {
     }
   }
 
-  async #make(shape: PreparedShape): Promise<Waiting | undefined> {
+  async #make(shape: PreparedShape): Promise<PreparedSandbox | undefined> {
     const ground = await this.#readyToLaunch();
     if (!canPrepare(ground)) return undefined;
     await this.#directories.inSight();
@@ -161,8 +163,13 @@ export class PreparedSandboxes implements AsyncDisposable {
       await this.#removals.discard(ground, name);
       throw error;
     }
-    if (madeOf === fingerprintOf(shape.root, ground.agent))
-      return { name, madeOf, settled, connection: await this.#dialAhead(ground, name) };
+    if (madeOf === fingerprintOf(shape.root, ground.agent)) {
+      const connection = await this.#dialAhead(ground, name);
+      const ended = new AbortController();
+      if (connection.destroyed) ended.abort();
+      else connection.once("close", () => ended.abort());
+      return { name, madeOf, settled, connection, ended: ended.signal };
+    }
     await this.#removals.discard(ground, name);
     throw new Error("what sandboxes are made of changed meanwhile");
   }
@@ -182,7 +189,7 @@ export class PreparedSandboxes implements AsyncDisposable {
     }
   }
 
-  async #discard({ name, connection }: Waiting): Promise<void> {
+  async #discard({ name, connection }: PreparedSandbox): Promise<void> {
     connection.destroy();
     const ground = await this.#foundGround()?.catch(() => undefined);
     if (ground === undefined) return;

@@ -1,7 +1,17 @@
-import { randomBytes } from "node:crypto";
 import { readFileSync, statSync } from "node:fs";
+import type { Duplex } from "node:stream";
 import type { NetworkMode, RuntimeId, RuntimeSpec, SandboxId } from "../../ports/index.ts";
 import type { LaunchSpec } from "../launcher/index.ts";
+import type { Waiting } from "../prepared/index.ts";
+
+/** One that waits for its owner. */
+export interface PreparedSandbox extends Waiting {
+  name: string;
+  /** What its launch was told that no claim can change any more, as `settledBy` tells it. */
+  settled: string;
+  /** To the socket of its agent, which does not run yet: it ends with the sandbox. */
+  connection: Duplex;
+}
 
 /** What of a sandbox is made before it is somebody's. Memory and processors are told in its /proc, and bound its /dev/shm. */
 export interface PreparedShape {
@@ -10,20 +20,6 @@ export interface PreparedShape {
   network: NetworkMode;
   memoryMb: number;
   vcpus: number;
-}
-
-export const mostOf = {
-  /** For which sandboxes are prepared. */
-  shapes: 3,
-  /** Spawns that say which these are. */
-  recent: 16,
-} as const;
-
-/** Of directories, control groups and records of those that are nobody's. */
-export const preparedPrefix = "prepared-";
-
-export function newPreparedId(): RuntimeId {
-  return `${preparedPrefix}${randomBytes(6).toString("hex")}` as RuntimeId;
 }
 
 export function shapeKey({ root, network, memoryMb, vcpus }: PreparedShape): string {

@@ -4,8 +4,8 @@ import { basename, join } from "node:path";
 import { type Static, Type } from "typebox";
 import { orMissing } from "../../platform/missing.ts";
 import { BadRequest, type RuntimeId } from "../../ports/index.ts";
+import { isPrepared } from "../prepared/index.ts";
 import { consoleLines, HeldFolder, parseRecord, UnreadableRecord } from "../runtime-records/index.ts";
-import { preparedPrefix } from "./prepared-shape.ts";
 import { RuntimeRecord } from "./runtime-record.ts";
 import { type UsualMemory, usualMemoryIn } from "./usual-memory.ts";
 
@@ -21,7 +21,7 @@ export const probePrefix = "probe-";
 
 /** Whether a runtime is nobody's sandbox. */
 export function isOurs(runtimeId: string): boolean {
-  return runtimeId.startsWith(probePrefix) || runtimeId.startsWith(preparedPrefix);
+  return runtimeId.startsWith(probePrefix) || isPrepared(runtimeId);
 }
 
 /** `<dataDir>/runtimes/native`: a directory for each runtime, all that is needed to find it again. */

@@ -1,27 +1,29 @@
-import { PassThrough } from "node:stream";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { currentRequestId, withinRequest } from "../../platform/request-scope.ts";
-import type { PreparedShape } from "./prepared-shape.ts";
 import { PreparedStock, type Waiting } from "./prepared-stock.ts";
 
-const shapeOf = (memoryMb: number): PreparedShape => ({
-  root: { kind: "host", skeleton: "/skeleton" },
-  network: "none",
-  memoryMb,
-  vcpus: 1,
-});
+interface Shape {
+  memoryMb: number;
+}
+
+interface One extends Waiting {
+  name: string;
+  end: AbortController;
+}
+
+const shapeOf = (memoryMb: number): Shape => ({ memoryMb });
 const shape = shapeOf(64);
 
 let madeOf: string;
 let busy: boolean;
-let made: Waiting[];
+let made: One[];
 let discarded: string[];
 let failures: unknown[];
 let requests: (string | undefined)[];
 let fail: Error | undefined;
 let gone: boolean;
-let failing: (shape: PreparedShape) => boolean;
-let stock: PreparedStock;
+let failing: (shape: Shape) => boolean;
+let stock: PreparedStock<Shape, One>;
 
 beforeEach(() => {
   vi.useFakeTimers();
@@ -36,15 +38,17 @@ afterEach(async () => {
   vi.useRealTimers();
 });
 
-function stockOf(count: number): PreparedStock {
+function stockOf(count: number): PreparedStock<Shape, One> {
   return new PreparedStock({
     count,
+    keyOf: ({ memoryMb }) => String(memoryMb),
     site: {
       make: async (wanted) => {
         requests.push(currentRequestId());
         if (fail !== undefined && failing(wanted)) throw fail;
         if (gone) return undefined;
-        const one = { name: `prepared-${made.length}`, madeOf, settled: "", connection: new PassThrough() };
+        const end = new AbortController();
+        const one = { name: `prepared-${made.length}`, madeOf, end, ended: end.signal };
         made.push(one);
         return one;
       },
@@ -207,11 +211,11 @@ it("those that ended with the launcher are removed, and made again", async () =>
 it("one that ends while it waits is removed and made again", async () => {
   take();
   await quiet();
-  made[0]?.connection.destroy();
+  made[0]?.end.abort();
   await quiet();
   expect(discarded).toEqual(["prepared-0"]);
   expect([take(), take(), take()]).toEqual(["prepared-1", "prepared-2", undefined]);
-  made[1]?.connection.destroy();
+  made[1]?.end.abort();
   await quiet();
   expect(discarded).toEqual(["prepared-0"]);
 });

@@ -1,36 +1,38 @@
-import type { Duplex } from "node:stream";
 import { outsideRequests } from "../../platform/request-scope.ts";
-import { mostOf, type PreparedShape, shapeKey } from "./prepared-shape.ts";
 
 /** One that waits for its owner. */
 export interface Waiting {
-  name: string;
-  /** What it was made of, as `fingerprintOf` tells it: whatever changes since makes it useless. */
+  /** What it was made of: whatever changes since makes it useless. */
   madeOf: string;
-  /** What its launch was told that no claim can change any more, as `settledBy` tells it. */
-  settled: string;
-  /** To the socket of its agent, which does not run yet: it ends with the sandbox. */
-  connection: Duplex;
+  /** Aborts when it ends by itself. */
+  ended: AbortSignal;
 }
 
 /** Who makes them and takes them away. */
-export interface PreparedSite {
+export interface PreparedSite<Shape, One extends Waiting> {
   /** @returns undefined where this shape cannot be prepared. */
-  make(shape: PreparedShape): Promise<Waiting | undefined>;
+  make(shape: Shape): Promise<One | undefined>;
   /** Does not fail. */
-  discard(waiting: Waiting): Promise<void>;
+  discard(waiting: One): Promise<void>;
   /** Whether somebody waits for the machine: nothing is made meanwhile. */
   isBusy(): boolean;
   onFailure(error: unknown): void;
 }
 
-interface Shelf {
-  shape: PreparedShape;
-  waiting: Waiting[];
+interface Shelf<Shape, One> {
+  shape: Shape;
+  waiting: One[];
   /** In a row. */
   failures: number;
   pausedUntilMs: number;
 }
+
+export const mostOf = {
+  /** For which sandboxes are prepared. */
+  shapes: 3,
+  /** Spawns that say which these are. */
+  recent: 16,
+} as const;
 
 /** Nobody wanted anything for so long: what is made then takes no processor from who waits. */
 const quietMs = 50;
@@ -43,11 +45,12 @@ const mostDoublings = 4;
  * (`#making`), waiting (on its shelf), and from then on somebody else's: `take` gives it away once, whatever becomes of it, and
  * what is discarded is `site`'s to remove. A process that dies leaves directories, which the next start removes.
  */
-export class PreparedStock implements AsyncDisposable {
+export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposable {
   readonly #count: number;
-  readonly #site: PreparedSite;
+  readonly #site: PreparedSite<Shape, One>;
+  readonly #keyOf: (shape: Shape) => string;
   /** By key, the shape that was wanted last at the end. */
-  readonly #shelves = new Map<string, Shelf>();
+  readonly #shelves = new Map<string, Shelf<Shape, One>>();
   /** Keys of what was wanted, the last one at the end. */
   readonly #recent: string[] = [];
   readonly #discarding = new Set<Promise<void>>();
@@ -58,16 +61,27 @@ export class PreparedStock implements AsyncDisposable {
   #pausedUntilMs = 0;
   #closed = false;
 
-  constructor(options: { count: number; site: PreparedSite }) {
+  /** @param options.keyOf the same for shapes that are one. */
+  constructor(options: {
+    count: number;
+    keyOf: (shape: Shape) => string;
+    site: PreparedSite<Shape, One>;
+  }) {
     this.#count = options.count;
+    this.#keyOf = options.keyOf;
     this.#site = options.site;
+  }
+
+  /** Whether one waits, made of what there is now or not. */
+  has(shape: Shape): boolean {
+    return (this.#shelves.get(this.#keyOf(shape))?.waiting.length ?? 0) > 0;
   }
 
   /**
    * One that is made of what there is now, if there is one; the shape is one that is wanted from now on.
    * @param madeOf what one would be made of now.
    */
-  take(shape: PreparedShape, madeOf: () => string | undefined): Waiting | undefined {
+  take(shape: Shape, madeOf: () => string | undefined): One | undefined {
     if (this.#count === 0 || this.#closed) return undefined;
     const shelf = this.#want(shape);
     if (shelf === undefined) return undefined;
@@ -80,8 +94,8 @@ export class PreparedStock implements AsyncDisposable {
   }
 
   /** Prepares sandboxes of a shape once nothing else waits. @returns undefined while others are wanted more. */
-  #want(shape: PreparedShape): Shelf | undefined {
-    const key = shapeKey(shape);
+  #want(shape: Shape): Shelf<Shape, One> | undefined {
+    const key = this.#keyOf(shape);
     this.#recent.push(key);
     if (this.#recent.length > mostOf.recent) this.#recent.shift();
     const known = this.#shelves.get(key);
@@ -163,19 +177,19 @@ export class PreparedStock implements AsyncDisposable {
     });
   }
 
-  async #make(shelf: Shelf): Promise<void> {
+  async #make(shelf: Shelf<Shape, One>): Promise<void> {
     try {
       const made = await this.#site.make(shelf.shape);
       if (made === undefined) {
-        this.#clear(shapeKey(shelf.shape), shelf);
+        this.#clear(this.#keyOf(shelf.shape), shelf);
         return;
       }
       shelf.failures = 0;
-      const isWanted = this.#shelves.get(shapeKey(shelf.shape)) === shelf && !this.#closed;
-      if (!isWanted || made.connection.destroyed) this.#discard(made);
+      const isWanted = this.#shelves.get(this.#keyOf(shelf.shape)) === shelf && !this.#closed;
+      if (!isWanted || made.ended.aborted) this.#discard(made);
       else {
         shelf.waiting.push(made);
-        made.connection.once("close", () => this.#lost(shelf, made));
+        made.ended.addEventListener("abort", () => this.#lost(shelf, made), { once: true });
       }
     } catch (error) {
       shelf.pausedUntilMs = performance.now() + pauseMs * 2 ** Math.min(shelf.failures, mostDoublings);
@@ -185,7 +199,7 @@ export class PreparedStock implements AsyncDisposable {
   }
 
   /** Of those that wait; whoever took one sees for itself. */
-  #lost(shelf: Shelf, waiting: Waiting): void {
+  #lost(shelf: Shelf<Shape, One>, waiting: One): void {
     const place = shelf.waiting.indexOf(waiting);
     if (place < 0) return;
     shelf.waiting.splice(place, 1);
@@ -193,12 +207,12 @@ export class PreparedStock implements AsyncDisposable {
     this.later();
   }
 
-  #clear(key: string, shelf: Shelf): void {
+  #clear(key: string, shelf: Shelf<Shape, One>): void {
     this.#shelves.delete(key);
     for (const waiting of shelf.waiting.splice(0)) this.#discard(waiting);
   }
 
-  #discard(waiting: Waiting): void {
+  #discard(waiting: One): void {
     const work = this.#site.discard(waiting).finally(() => this.#discarding.delete(work));
     this.#discarding.add(work);
   }
