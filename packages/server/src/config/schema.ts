@@ -403,6 +403,10 @@ export const ConfigSchema = section(
               ["auto", "socket", "stdio"],
               "How the agent is reached: its socket, or exec's stdio where sockets cannot cross.",
             ),
+            prepared: count(
+              0,
+              "Containers a rooted service on the engine's machine makes and starts ahead, nobody's until then, for each of the three kinds of spawn that come most (image, network none or outbound, memory and processors); 0: none.",
+            ),
           },
           "Containers of a Docker Engine.",
         ),

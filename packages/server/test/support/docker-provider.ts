@@ -35,6 +35,7 @@ export function dockerConfig(
     addedCaps: [],
     tmpfs: [],
     agentTransport: "auto",
+    prepared: 0,
     ...change,
   };
 }

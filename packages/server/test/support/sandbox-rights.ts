@@ -8,7 +8,7 @@ import { processOf } from "./prepared.ts";
 const settings =
   /(limit_in_bytes|\.(max|high|low|min|weight|shares)|cfs_\w+_us|swappiness|use_hierarchy|subtree_control|oom_control|oom\.group)$/;
 /** Lines of /proc/<pid>/status that say what a process may. */
-const rights =
+export const rightsInStatus =
   /^(Umask|Uid|Gid|Groups|NSpid|Threads|Sig(Blk|Ign|Cgt)|Cap\w+|NoNewPrivs|Seccomp\w*|Cpus_allowed|Mems_allowed|CoreDumping|THP_enabled):/;
 
 const inside = [
@@ -71,7 +71,7 @@ export async function rightsOf(
     },
     files: (await readdir(join(dataDir, "runtimes/native", sandbox.runtimeId))).sort(),
     groups: await groupsOf(record.cgroup?.dirs ?? [], plain),
-    status: (await lines("status", rights)).map((line) => line.replace(/^NSpid:.*\t/, "NSpid: ")),
+    status: (await lines("status", rightsInStatus)).map((line) => line.replace(/^NSpid:.*\t/, "NSpid: ")),
     limits: await proc("limits"),
     maps: [await proc("uid_map"), await proc("gid_map"), await proc("setgroups")],
     scores: [await proc("oom_score_adj"), await proc("coredump_filter"), await proc("timerslack_ns")],

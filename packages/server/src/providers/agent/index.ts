@@ -4,6 +4,7 @@ export { agentCapabilities } from "./capabilities.ts";
 export type { AgentDialer } from "./channel.ts";
 export { type PinnedUnixDialer, pinnedUnixDialer, unixDialer } from "./dialers.ts";
 export type { CommandGroups } from "./exec-operations.ts";
+export { type HeldAgent, holdAgent } from "./held-agent.ts";
 export type { SharedTable } from "./places.ts";
 export { pinnedVsockDialer, vsockDialer } from "./vsock-dialer.ts";
 export { sharedWatchTable } from "./watch-table.ts";

@@ -1,4 +1,4 @@
-import { access, mkdir, readFile } from "node:fs/promises";
+import { access, mkdir, readFile, stat } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { Readable } from "node:stream";
 import { abortable } from "../../platform/abortable.ts";
@@ -30,6 +30,8 @@ export interface AgentDelivery {
   prepare(runtimeId: RuntimeId, image: () => Promise<string>, options: CallOptions): Promise<AgentMounts>;
   /** Refuses a container that would not run our agent. Called between create and start; `image` is what it was made of. */
   inspect(container: string, options: CallOptions & { image: string }): Promise<void>;
+  /** Which file it is, for as long as containers have it; undefined where it is no file of this machine. */
+  identity(): Promise<string | undefined>;
 }
 
 /** On the engine's own machine: the stored agent and the socket's folder are bound into the container. */
@@ -58,6 +60,12 @@ export class BoundAgent implements AgentDelivery {
       ],
       tmpfs: {},
     };
+  }
+
+  async identity(): Promise<string> {
+    const path = join(await this.#storedAgent(), basename(agentProgram));
+    const { dev, ino } = await stat(path);
+    return `${path} ${dev} ${ino}`;
   }
 
   /** Stored once; again when somebody took it away. */
@@ -133,6 +141,10 @@ export class AgentVolume implements AgentDelivery {
         [socketFolder]: `rw,nosuid,nodev,noexec,size=64k,mode=0700,uid=${this.#socketUid},gid=${this.#socketUid}`,
       },
     };
+  }
+
+  identity(): Promise<undefined> {
+    return Promise.resolve(undefined);
   }
 
   /** Shared by every spawn that waits, so that one which leaves does not fail the others. */

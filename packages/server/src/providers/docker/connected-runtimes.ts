@@ -5,7 +5,7 @@ import type { ConnectedRuntime } from "./connected-runtime.ts";
 import { ContainerEvents } from "./container-events.ts";
 import type { Containers } from "./containers.ts";
 import type { EngineClient } from "./engine-client.ts";
-import { labelNames } from "./labels.ts";
+import { runtimeOf } from "./labels.ts";
 
 /** A container ends within this time of its agent, or its agent is not gone. */
 const endTimeoutMs = 5_000;
@@ -36,6 +36,8 @@ export class ConnectedRuntimes implements AsyncDisposable {
     logger: Logger;
     /** Connects to a runtime anew; rejects when it is dead. */
     reconnect: (runtimeId: RuntimeId, signal: AbortSignal) => Promise<void>;
+    /** The engine is back after it was away. */
+    onEngineBack?: () => void;
   }) {
     this.#containers = options.containers;
     this.#instanceId = options.instanceId;
@@ -46,7 +48,10 @@ export class ConnectedRuntimes implements AsyncDisposable {
       instanceId: options.instanceId,
       logger: options.logger,
       onDied: (runtimeId) => void this.#suspect(runtimeId),
-      onReconnected: () => void this.#suspectAll(),
+      onReconnected: () => {
+        options.onEngineBack?.();
+        void this.#suspectAll();
+      },
     });
   }
 
@@ -125,7 +130,9 @@ export class ConnectedRuntimes implements AsyncDisposable {
     try {
       const containers = await this.#containers.list(this.#instanceId, { signal });
       const running = new Set(
-        containers.filter(({ State }) => State === "running").map(({ Labels }) => Labels[labelNames.runtime]),
+        containers
+          .filter(({ State }) => State === "running")
+          .map(({ Name, Labels }) => runtimeOf(this.#instanceId, { name: Name, labels: Labels })),
       );
       for (const runtimeId of this.#runtimes.keys())
         if (!running.has(runtimeId)) void this.#suspect(runtimeId);

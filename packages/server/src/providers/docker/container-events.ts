@@ -6,7 +6,7 @@ import { outsideRequests } from "../../platform/request-scope.ts";
 import type { RuntimeId } from "../../ports/index.ts";
 import type { EngineClient } from "./engine-client.ts";
 import { ContainerEvent } from "./engine-shapes.ts";
-import { labelNames, ownedBy } from "./labels.ts";
+import { ownedBy, runtimeOf } from "./labels.ts";
 
 const firstRetryMs = 200;
 const longestRetryMs = 10_000;
@@ -82,8 +82,9 @@ export class ContainerEvents implements Disposable {
     for await (const text of linesOf(stream, { longestBytes: longestEventBytes })) {
       const event: unknown = text.trim() === "" ? {} : JSON.parse(text);
       if (!Value.Check(ContainerEvent, event)) continue;
-      const runtimeId = event.Actor.Attributes?.[labelNames.runtime];
-      if (runtimeId !== undefined) this.#onDied(runtimeId as RuntimeId);
+      const labels = event.Actor.Attributes ?? {};
+      const runtimeId = runtimeOf(this.#instanceId, { name: labels.name, labels });
+      if (runtimeId !== undefined) this.#onDied(runtimeId);
     }
   }
 }

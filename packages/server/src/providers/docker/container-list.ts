@@ -4,6 +4,8 @@ import { labelPrefix } from "./labels.ts";
 export interface ListedContainer {
   Id: string;
   State: string;
+  /** Without the slash before it; absent where the engine tells none of its own. */
+  Name?: string;
   /** This product's own. */
   Labels: Readonly<Record<string, string>>;
   /** Bytes that the files of the writable layer contain, where it was asked for. */
@@ -86,7 +88,11 @@ export class ContainerListReader {
     if (this.#isKey) return depth === 2 || (depth === 3 && this.#field === "Labels");
     if (depth === 2)
       return this.#field === (isString ? "Id" : "SizeRw") || (isString && this.#field === "State");
-    return isString && depth === 3 && this.#label !== undefined;
+    return isString && depth === 3 && (this.#label !== undefined || this.#inNames);
+  }
+
+  get #inNames(): boolean {
+    return this.#field === "Names" && this.#objects[2] === false;
   }
 
   #endToken(): void {
@@ -110,10 +116,19 @@ export class ContainerListReader {
     if (depth === 3 && this.#label !== undefined) {
       this.#keep(labelCost + this.#label.length + value.length);
       this.#open.Labels[this.#label] = value;
-    } else if (depth !== 2) return;
+    } else if (depth === 3 && this.#inNames) this.#takeName(value);
+    else if (depth !== 2) return;
     else if (this.#field === "Id") this.#open.Id = value;
     else if (this.#field === "State") this.#open.State = value;
     else if (this.#field === "SizeRw" && /^\d+$/.test(value)) this.#open.SizeRw = Number(value);
+  }
+
+  /** Others are those under which further containers know it, below their own. */
+  #takeName(value: string): void {
+    const name = value.replace(/^\//, "");
+    if (this.#open.Name !== undefined || name.includes("/")) return;
+    this.#keep(name.length);
+    this.#open.Name = name;
   }
 
   #enter(isObject: boolean): void {

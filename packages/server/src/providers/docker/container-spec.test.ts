@@ -24,6 +24,7 @@ const config: DockerConfig = {
   addedCaps: [],
   tmpfs: [],
   agentTransport: "auto",
+  prepared: 0,
 };
 const runtime: RuntimeSpec = {
   runtimeId: "rt-1" as RuntimeId,

@@ -79,6 +79,18 @@ export class Containers {
     }
   }
 
+  /** Given up only when the engine answers nobody: it goes on with it in any case. */
+  async rename(container: string, name: string, options: CallOptions): Promise<void> {
+    using awake = this.#engine.waits.whileAwake(options.signal);
+    const { signal } = awake;
+    try {
+      const path = `/containers/${container}/rename`;
+      await this.#engine.send({ method: "POST", path, query: { name }, signal });
+    } catch (error) {
+      throw asProviderError("rename a container", error);
+    }
+  }
+
   /** Kills and removes it with its anonymous volumes. One that is not there, or is going already, is fine. */
   async remove(container: string, { signal }: CallOptions): Promise<void> {
     for (let attempt = 1; ; attempt++) {

@@ -29,15 +29,19 @@ import {
 import { type PullLimits, usualPulls } from "../../pulls/pull-turns.ts";
 import { agentCapabilities, sharedWatchTable } from "../agent/index.ts";
 import { DiskGuard } from "../guards/index.ts";
-import { outboundSettings } from "../launcher/index.ts";
+import { Launcher, outboundSettings } from "../launcher/index.ts";
+import { isPrepared } from "../prepared/index.ts";
 import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
+import { AgentBinding } from "./agent-binding.ts";
 import { type AgentDelivery, AgentVolume, BoundAgent } from "./agent-delivery.ts";
 import { answeredSoon } from "./answered-soon.ts";
 import { ConnectedRuntime } from "./connected-runtime.ts";
 import { ConnectedRuntimes } from "./connected-runtimes.ts";
+import { ContainerMaker } from "./container-maker.ts";
 import { Containers } from "./containers.ts";
 import { EngineClient } from "./engine-client.ts";
 import { EngineDisk } from "./engine-disk.ts";
+import { lacksRoom } from "./engine-errors.ts";
 import {
   chooseTransport,
   engineNotes,
@@ -46,13 +50,15 @@ import {
   runsOnGvisor,
   runtimeName,
   unfitBecause,
+  unpreparedBecause,
   watchNotes,
 } from "./engine-facts.ts";
 import { EngineInfo } from "./engine-shapes.ts";
 import type { EnginePatience } from "./engine-waits.ts";
 import { EngineImages } from "./images.ts";
-import { containerName, labelNames } from "./labels.ts";
+import { containerName, labelNames, runtimeOf } from "./labels.ts";
 import { OutboundNetworks } from "./outbound-networks.ts";
+import { type ContainerTools, PreparedContainers } from "./prepared-containers.ts";
 import { type RuntimeRecord, RuntimeRecords } from "./runtime-records.ts";
 import { Spawner } from "./spawner.ts";
 
@@ -115,7 +121,11 @@ export class DockerProvider implements RuntimeProvider {
   readonly #disk: EngineDisk;
   readonly #guard: DiskGuard;
   readonly #closing = new AbortController();
+  readonly #launcher: Launcher;
   readonly #networks: OutboundNetworks;
+  readonly #prepared: PreparedContainers;
+  /** Spawns and removals. */
+  #underWay = 0;
   readonly #watches = sharedWatchTable();
   readonly #spawning = new Map<RuntimeId, { abort: AbortController; settled: Promise<void> }>();
   readonly #spawns = new SpawnsUnderWay();
@@ -127,6 +137,8 @@ export class DockerProvider implements RuntimeProvider {
   readonly #neverMade = new Set<RuntimeId>();
   readonly #adopting = new Map<RuntimeId, Promise<void>>();
   #delivery: AgentDelivery | undefined;
+  /** Known with the delivery. */
+  #unprepared: string | undefined;
   /** Of the engine's machine; known with the delivery. */
   #processors = 0;
   /** What is had of an engine's default runtime is known once the engine has answered. */
@@ -160,6 +172,7 @@ export class DockerProvider implements RuntimeProvider {
       instanceId: options.instanceId,
       logger: this.#logger,
       reconnect: (runtimeId, signal) => this.adopt(runtimeId, { signal }),
+      onEngineBack: () => this.#prepared.lose(),
     });
     this.#disk = new EngineDisk({
       config: options.config,
@@ -189,6 +202,7 @@ export class DockerProvider implements RuntimeProvider {
       },
       stop: (runtimeId, reason) => this.#stopGuarded(runtimeId, reason),
     });
+    this.#launcher = new Launcher({ binary: options.launcherBinary, logger: this.#logger });
     this.#networks = new OutboundNetworks({
       config: options.config,
       address: engine.address,
@@ -197,8 +211,22 @@ export class DockerProvider implements RuntimeProvider {
       containers: this.#containers,
       records: this.#records,
       instanceId: options.instanceId,
-      launcherBinary: options.launcherBinary,
+      launcher: this.#launcher,
       logger: this.#logger,
+    });
+    this.#prepared = new PreparedContainers({
+      count: this.#config.prepared,
+      instanceId: options.instanceId,
+      containers: this.#containers,
+      images: this.#images,
+      records: this.#records,
+      disk: this.#disk,
+      launcher: this.#launcher,
+      tools: (call) => this.#tools(call, call.closing),
+      refuseWhenShort: () => this.#guard.refuseWhenShort(),
+      isBusy: () => this.#underWay > 0,
+      logger: this.#logger,
+      closing: this.#closing.signal,
     });
     this.#connected.onExit((runtimeId) => void this.#networks.release(runtimeId));
   }
@@ -233,12 +261,19 @@ export class DockerProvider implements RuntimeProvider {
           ...engineNotes(this.#config, info),
           ...(await watchNotes(this.#config, info, this.#engine.address)),
           ...this.#disk.notes(),
+          ...this.#preparedNotes(info),
         ],
         ...(cannotSpawn === undefined ? {} : { cannotSpawn }),
       };
     } catch (error) {
       return { healthy: false, error: explain(error), notes: await this.#ending() };
     }
+  }
+
+  #preparedNotes(info: EngineInfo): string[] {
+    const { address } = this.#engine;
+    const why = this.#config.prepared === 0 ? undefined : unpreparedBecause(this.#config, address, info);
+    return why === undefined ? [] : [`no sandboxes are prepared (providers.docker.prepared): ${why}`];
   }
 
   async #ending(): Promise<string[]> {
@@ -266,6 +301,7 @@ export class DockerProvider implements RuntimeProvider {
       dropped_caps: config.droppedCaps,
       added_caps: config.addedCaps,
       agent_transport: config.agentTransport,
+      prepared: config.prepared,
       pull_policy: this.#options.pullPolicy,
     };
   }
@@ -287,6 +323,7 @@ export class DockerProvider implements RuntimeProvider {
       const record = await this.#records.readIfWhole(runtimeId);
       return { image: record?.image ?? spec.image };
     }
+    using _ = this.#busy();
     const abort = new AbortController();
     const settled = Promise.withResolvers<void>();
     this.#spawning.set(runtimeId, { abort, settled: settled.promise });
@@ -308,16 +345,34 @@ export class DockerProvider implements RuntimeProvider {
     }
   }
 
+  /** Until it is disposed of nothing is prepared. */
+  #busy(): Disposable {
+    this.#underWay += 1;
+    return {
+      [Symbol.dispose]: () => {
+        this.#underWay -= 1;
+        this.#prepared.later();
+      },
+    };
+  }
+
   async inventory(options: CallOptions): Promise<InventoryEntry[]> {
     // Folders first: a runtime's folder is there before its container and longer.
-    const folders = await this.#records.list();
+    const listed = await this.#records.list();
+    const folders = listed.filter((name) => !isPrepared(name));
     await this.#engine.waits.awake(options);
     const containers = await this.#containers.list(this.#instanceId, options);
     const entries = new Map<RuntimeId, InventoryEntry>();
-    for (const container of containers) {
-      const runtimeId = container.Labels[labelNames.runtime] as RuntimeId | undefined;
+    const nobodys = listed.filter(isPrepared);
+    for (const { Name, ...container } of containers) {
+      const runtimeId = runtimeOf(this.#instanceId, { name: Name, labels: container.Labels });
       if (runtimeId === undefined) continue;
-      const sandboxId = container.Labels[labelNames.sandbox] as SandboxId | undefined;
+      if (isPrepared(runtimeId)) {
+        nobodys.push(runtimeId);
+        continue;
+      }
+      const isMadeFor = container.Labels[labelNames.runtime] === runtimeId;
+      const sandboxId = isMadeFor ? (container.Labels[labelNames.sandbox] as SandboxId) : undefined;
       const runs = container.State === "running" || container.State === "paused";
       entries.set(runtimeId, {
         runtimeId,
@@ -332,6 +387,7 @@ export class DockerProvider implements RuntimeProvider {
     });
     // What went out of sight meanwhile was not found, and is there all the same.
     await this.#records.inSight();
+    this.#prepared.sweep(nobodys);
     return [...entries.values()];
   }
 
@@ -364,6 +420,7 @@ export class DockerProvider implements RuntimeProvider {
   }
 
   async destroy(runtimeId: RuntimeId, { signal }: CallOptions): Promise<void> {
+    using _ = this.#busy();
     const spawning = this.#spawning.get(runtimeId);
     spawning?.abort.abort(new RuntimeGone(`runtime ${runtimeId} was destroyed while it was made`));
     // A create under way cannot be taken back, only waited for and undone.
@@ -414,8 +471,10 @@ export class DockerProvider implements RuntimeProvider {
     this.#images.close(reason);
     for (const spawning of this.#spawning.values()) spawning.abort.abort(reason);
     await this.#spawnsSettled();
+    await this.#prepared[Symbol.asyncDispose]();
     await this.#connected[Symbol.asyncDispose]();
     await this.#networks[Symbol.asyncDispose]();
+    await this.#launcher[Symbol.asyncDispose]();
     await this.#records[Symbol.asyncDispose]();
     this.#engine[Symbol.dispose]();
   }
@@ -433,36 +492,66 @@ export class DockerProvider implements RuntimeProvider {
     options: CallOptions & { onStage: (stage: string, durationMs: number) => void },
   ): Promise<{ runtime: ConnectedRuntime; image: string }> {
     await this.#records.inSight();
-    const delivery = await this.#agentDelivery(options);
+    const tools = await this.#tools(options);
     await this.#guard.refuseWhenShort();
     const spawner = new Spawner({
-      config: this.#config,
+      networkMode: this.#config.networkMode,
       instanceId: this.#instanceId,
       aliases: this.#options.aliases ?? {},
-      ringBytes: this.#options.ringBytes,
+      engine: this.#engine.address.text,
+      transport: tools.delivery.transport,
+      ...tools,
+      prepared: tools.unprepared === undefined ? this.#prepared : undefined,
+      records: this.#records,
+      networks: this.#networks,
+      clock: this.#options.clock,
+      newToken: () => randomBytes(32).toString("hex"),
+    });
+    const beganMs = performance.now();
+    const spawn = async () => {
+      try {
+        return await spawner.spawn(spec, options);
+      } catch (error) {
+        await this.#undo(spec.runtimeId);
+        throw error;
+      }
+    };
+    try {
+      return await spawn();
+    } catch (error) {
+      options.signal.throwIfAborted();
+      if (!lacksRoom(error) || !(await this.#prepared.giveWay(beganMs))) throw error;
+      return await spawn();
+    }
+  }
+
+  async #tools(options: CallOptions, closing: AbortSignal = this.#closing.signal): Promise<ContainerTools> {
+    const delivery = await this.#agentDelivery(options);
+    const parts = {
+      config: this.#config,
+      engine: this.#engine,
+      containers: this.#containers,
+      logger: this.#logger,
+    };
+    const maker = new ContainerMaker({
+      ...parts,
+      instanceId: this.#instanceId,
       seccomp: await this.#seccomp(),
       processors: this.#processors,
       onGvisor: this.#onGvisor,
-      engine: this.#engine,
-      containers: this.#containers,
       images: this.#images,
-      records: this.#records,
-      networks: this.#networks,
       delivery,
       disk: this.#disk,
-      watches: this.#watches,
       lanes: this.#lanes,
-      logger: this.#logger,
-      clock: this.#options.clock,
-      newToken: () => randomBytes(32).toString("hex"),
-      closing: this.#closing.signal,
+      closing,
     });
-    try {
-      return await spawner.spawn(spec, options);
-    } catch (error) {
-      await this.#undo(spec.runtimeId);
-      throw error;
-    }
+    const binding = new AgentBinding({
+      ...parts,
+      ringBytes: this.#options.ringBytes,
+      records: this.#records,
+      watches: this.#watches,
+    });
+    return { maker, binding, delivery, unprepared: this.#unprepared };
   }
 
   /**
@@ -595,6 +684,7 @@ export class DockerProvider implements RuntimeProvider {
     await this.#disk.learn(info);
     this.#processors = info.NCPU ?? 0;
     this.#onGvisor = runsOnGvisor(this.#config, info);
+    this.#unprepared = unpreparedBecause(this.#config, this.#engine.address, info);
     const { transport, why } = chooseTransport(this.#config, this.#engine.address, info);
     this.#logger.info({ transport, why }, `agents are reached over ${transport}: ${why}`);
     const { dataDir, agentBinary: binary } = this.#options;

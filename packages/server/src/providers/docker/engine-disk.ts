@@ -11,7 +11,7 @@ import type { EngineAddress } from "./engine-address.ts";
 import { isRefusal } from "./engine-errors.ts";
 import { sharesMachine } from "./engine-facts.ts";
 import type { ContainerInspection, EngineInfo } from "./engine-shapes.ts";
-import { labelNames } from "./labels.ts";
+import { runtimeOf } from "./labels.ts";
 import { processesOf, unlinkedMb, withUnlinked } from "./unlinked-files.ts";
 
 const parallelLooks = 16;
@@ -120,11 +120,10 @@ export class EngineDisk {
     const others = new Set(runtimes.filter((runtimeId) => !folders.has(runtimeId)));
     // The engine may compare whole trees for it.
     if (others.size === 0 || inodes || (this.#quota !== "no" && !short)) return sizes;
-    for (const { Labels, SizeRw } of await this.#options.containers.sizes(this.#options.instanceId, {
-      signal,
-    })) {
-      const runtimeId = Labels[labelNames.runtime] as RuntimeId;
-      if (others.has(runtimeId)) sizes.set(runtimeId, (SizeRw ?? 0) / 1024 ** 2);
+    const { containers, instanceId } = this.#options;
+    for (const { Name, Labels, SizeRw } of await containers.sizes(instanceId, { signal })) {
+      const runtimeId = runtimeOf(instanceId, { name: Name, labels: Labels });
+      if (runtimeId !== undefined && others.has(runtimeId)) sizes.set(runtimeId, (SizeRw ?? 0) / 1024 ** 2);
     }
     return sizes;
   }

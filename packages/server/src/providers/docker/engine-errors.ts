@@ -74,3 +74,12 @@ export function asProviderError(action: string, error: unknown): unknown {
     cause: error,
   });
 }
+
+/** Whether what failed may have wanted what the engine's machine has only so much of. No image can make a container fail so. */
+export function lacksRoom(error: unknown): boolean {
+  const refusal = error instanceof Error && isRefusal(error.cause) ? error.cause : error;
+  return isRefusal(refusal) && refusal.status >= 500 && scarce.test(refusal.said);
+}
+
+const scarce =
+  /no space left|disk quota exceeded|cannot allocate memory|resource temporarily unavailable|too many open files|address pool/i;

@@ -110,6 +110,25 @@ export function isPodman(info: EngineInfo): boolean {
   return (info.BuildahVersion ?? "") !== "";
 }
 
+/**
+ * Why no containers are prepared on an engine: becoming somebody's takes their host name, the engine's files and the agent's
+ * socket, all of them on this machine and within reach of root.
+ */
+export function unpreparedBecause(
+  config: DockerConfig,
+  address: EngineAddress,
+  info: EngineInfo,
+): string | undefined {
+  if (process.getuid?.() !== 0) return "the service does not run as root";
+  if (!sharesMachine(address, info) || !sharesKernel(config, info))
+    return "the engine's containers are not processes of this machine";
+  if (isPodman(info)) return "the engine is Podman";
+  if (mapsIds(info)) return "the engine maps user ids";
+  if (chooseTransport(config, address, info).transport !== "socket")
+    return "providers.docker.agent_transport is stdio";
+  return undefined;
+}
+
 /** What is weaker on this engine than it should be. */
 export function engineNotes(config: DockerConfig, info: EngineInfo): string[] {
   const notes: string[] = [];

@@ -48,6 +48,7 @@ export const ContainerInspection = Type.Object({
   ),
   /** In the engine's own folder of the container. */
   HostsPath: orNull(Type.String()),
+  HostnamePath: orNull(Type.String()),
 });
 export type ContainerInspection = Static<typeof ContainerInspection>;
 

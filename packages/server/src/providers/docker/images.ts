@@ -63,6 +63,14 @@ export class EngineImages {
    * @throws BadRequest when it is larger than an image's may be.
    */
   async config(name: string, options: CallOptions): Promise<ImageConfig | undefined> {
+    return (await this.inspect(name, options))?.config;
+  }
+
+  /** The same with its id, which no other image has. */
+  async inspect(
+    name: string,
+    options: CallOptions,
+  ): Promise<{ id: string; config: ImageConfig } | undefined> {
     try {
       const inspection = await this.#engine.call(
         {
@@ -74,7 +82,7 @@ export class EngineImages {
         ImageInspection,
       );
       refuseLarge(name, inspection);
-      return imageConfig(inspection);
+      return { id: inspection.Id, config: imageConfig(inspection) };
     } catch (error) {
       if (error instanceof TooLongAnswer)
         throw tooLarge(name, `more than ${largestInspectionBytes / 1024} KB`, { cause: error });

@@ -31,6 +31,19 @@ export function agentVolume(instance: string, digest: string): string {
   return `alcove-agent-${instance}-${digest.slice(0, 16)}`;
 }
 
+/**
+ * Whose a container is by its name, which no image has a say in and which changes when it becomes somebody's; its labels tell whom
+ * it was made for.
+ */
+export function runtimeOf(
+  instanceId: string,
+  { name, labels }: { name: string | undefined; labels: Readonly<Record<string, string>> },
+): RuntimeId | undefined {
+  const prefix = containerName(instanceId, "" as RuntimeId);
+  const named = name?.startsWith(prefix) ? name.slice(prefix.length) : "";
+  return (named || labels[labelNames.runtime]) as RuntimeId | undefined;
+}
+
 export function shortInstance(instanceId: string): string {
   return instanceId.replaceAll(/[^a-zA-Z0-9]/g, "").slice(0, 12);
 }

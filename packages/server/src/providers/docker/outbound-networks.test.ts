@@ -8,6 +8,7 @@ import { describeWith } from "../../../test/support/requirements.ts";
 import type { DockerConfig } from "../../config/config.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import { BadRequest, type RuntimeId } from "../../ports/index.ts";
+import { Launcher } from "../launcher/index.ts";
 import type { Containers } from "./containers.ts";
 import { parseEngineAddress } from "./engine-address.ts";
 import type { EngineInfo } from "./engine-shapes.ts";
@@ -20,6 +21,7 @@ const call = { signal: new AbortController().signal };
 
 await describeWith(["linux", "root", "launcher", "slirp4netns"], "what a network of docker needs", () => {
   let dataDir: string;
+  const launcher = new Launcher({ binary: agentBinary("alcove-launch"), logger: silentLogger });
   const networksOf = (
     socket: string,
     change: Partial<DockerConfig> = {},
@@ -36,7 +38,7 @@ await describeWith(["linux", "root", "launcher", "slirp4netns"], "what a network
       } as unknown as Containers,
       records: new RuntimeRecords({ dataDir }),
       instanceId: "elsewhere",
-      launcherBinary: agentBinary("alcove-launch"),
+      launcher,
       logger: silentLogger,
     });
 
@@ -44,7 +46,10 @@ await describeWith(["linux", "root", "launcher", "slirp4netns"], "what a network
     dataDir = await mkdtemp(join(tmpdir(), "alcove-networks-"));
     await mkdir(join(dataDir, "runtimes", "docker", runtimeId), { recursive: true });
   });
-  afterAll(() => rm(dataDir, { recursive: true, force: true }));
+  afterAll(async () => {
+    await launcher[Symbol.asyncDispose]();
+    await rm(dataDir, { recursive: true, force: true });
+  });
 
   it.each<[string, string, Partial<DockerConfig>, Partial<EngineInfo>]>([
     ["an engine on this machine", "tcp://engine:2375", {}, {}],

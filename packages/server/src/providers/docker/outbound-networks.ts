@@ -19,7 +19,7 @@ import {
   groupSpec,
   instanceName,
   KeptNetwork,
-  Launcher,
+  type Launcher,
   LauncherFailure,
   openGroupParents,
   outboundSpec,
@@ -69,7 +69,7 @@ export class OutboundNetworks implements AsyncDisposable {
     containers: Containers;
     records: RuntimeRecords;
     instanceId: string;
-    launcherBinary: string;
+    launcher: Launcher;
     logger: Logger;
   }) {
     this.#config = options.config;
@@ -80,7 +80,7 @@ export class OutboundNetworks implements AsyncDisposable {
     this.#records = options.records;
     this.#instance = instanceName(options.instanceId);
     this.#logger = options.logger;
-    this.#launcher = new Launcher({ binary: options.launcherBinary, logger: options.logger });
+    this.#launcher = options.launcher;
   }
 
   /** What a network that leads out needs and this service has not; undefined: nothing that can be known before one is made. */
@@ -197,7 +197,6 @@ export class OutboundNetworks implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await Promise.all([...this.#kept.keys()].map((runtimeId) => this.release(runtimeId)));
-    await this.#launcher[Symbol.asyncDispose]();
     const groups = await this.#groups;
     if (groups !== undefined) await closeGroupParents(groups);
   }

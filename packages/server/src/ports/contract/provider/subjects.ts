@@ -4,6 +4,7 @@ export const contractSubjects = [
   "native, rooted, from prepared sandboxes",
   "native, unprivileged",
   "docker on runc",
+  "docker on runc, from prepared containers",
   "docker over TCP with TLS",
   "docker on gVisor",
   "docker with userns-remap",
