@@ -19,7 +19,9 @@ import { busyboxRootfs, importImage } from "../../../test/support/tiny-images.ts
 import type { DockerConfig } from "../../config/config.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import { BadRequest, type RuntimeId, type RuntimeSpec } from "../../ports/index.ts";
-import { Launcher } from "../launcher/index.ts";
+import { Launcher, LauncherFailure } from "../launcher/index.ts";
+import { isPrepared } from "../prepared/index.ts";
+import { ContainerMaker } from "./container-maker.ts";
 import { Containers } from "./containers.ts";
 import { EngineRefusal } from "./engine-errors.ts";
 import { containerName } from "./labels.ts";
@@ -369,6 +371,46 @@ await describeWith(["docker", "root", "agent", "launcher", "busybox"], "prepared
     expect(await docker.provider.inventory(soon())).toHaveLength(9);
     await Promise.all(burst.map(({ runtimeId }) => docker.provider.destroy(runtimeId, soon())));
     await stocked();
+  });
+
+  it.each<[string, () => void, string]>([
+    [
+      "processes",
+      () => {
+        const refusal = new LauncherFailure("engine", "process 1 is not one of container 1 here");
+        vi.spyOn(Launcher.prototype, "name").mockRejectedValue(refusal);
+      },
+      "process 1 is not one of container 1 here",
+    ],
+    [
+      "files",
+      () => {
+        const inspect = Containers.prototype.inspect;
+        vi.spyOn(Containers.prototype, "inspect").mockImplementation(async function (
+          this: Containers,
+          ...told
+        ) {
+          const found = await inspect.apply(this, told);
+          return found && { ...found, HostnamePath: "/not/here/hostname" };
+        });
+      },
+      "/not/here/hostname",
+    ],
+  ])("where the engine's %s are not seen one attempt says so, and spawns go on", async (_, hide, why) => {
+    hide();
+    const created = vi.spyOn(ContainerMaker.prototype, "create");
+    const attempts = () => created.mock.calls.filter(([spec]) => isPrepared(spec.runtimeId)).length;
+    await works(await spawn());
+    await expect.poll(() => watch.said).toContain("no container could be prepared; it is tried again");
+    expect((await docker.provider.check(soon())).notes.join("\n")).toContain(why);
+    for (let i = 0; i < 3; i += 1) {
+      const one = await spawn();
+      expect(one.isClaimed).toBe(false);
+      await works(one);
+      await new Promise((resolve) => setTimeout(resolve, 300));
+    }
+    expect(attempts()).toBe(1);
+    expect(await preparedFolders(docker.dataDir)).toEqual([]);
   });
 
   it("are told of where none can be made, and spawns go on", async () => {

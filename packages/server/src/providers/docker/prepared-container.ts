@@ -1,7 +1,13 @@
 import { constants } from "node:fs";
 import { open, readFile } from "node:fs/promises";
 import { orMissing } from "../../platform/missing.ts";
-import type { NetworkMode, RuntimeId, RuntimeSpec, SandboxId } from "../../ports/index.ts";
+import {
+  type NetworkMode,
+  ProviderError,
+  type RuntimeId,
+  type RuntimeSpec,
+  type SandboxId,
+} from "../../ports/index.ts";
 import type { HeldAgent } from "../agent/index.ts";
 import type { Waiting } from "../prepared/index.ts";
 import type { ContainerInspection } from "./engine-shapes.ts";
@@ -64,16 +70,19 @@ export function preparedSpec(
   };
 }
 
-/** Files of the engine's that have its host name. @returns undefined where they are not seen from here. */
+/** Files of the engine's that have its host name. @throws ProviderError where they are not seen from here. */
 export async function namedFiles(
   { HostnamePath, HostsPath }: ContainerInspection,
   name: string,
-): Promise<NamedFile[] | undefined> {
+): Promise<NamedFile[]> {
   const found: NamedFile[] = [];
   for (const path of [HostnamePath, HostsPath]) {
     if (!path) continue;
     const text = await orMissing(readFile(path, "utf8"), undefined);
-    if (text === undefined) return undefined;
+    if (text === undefined)
+      throw new ProviderError(
+        `the engine's file ${path}, which tells a container its name, is not seen from here`,
+      );
     if (text.includes(name)) found.push({ path, text });
   }
   return found;

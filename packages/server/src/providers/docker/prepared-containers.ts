@@ -3,6 +3,7 @@ import { join } from "node:path";
 import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { messageOf } from "../../platform/message-of.ts";
 import { exists, orMissing } from "../../platform/missing.ts";
 import {
   BadRequest,
@@ -85,6 +86,7 @@ export class PreparedContainers implements AsyncDisposable {
   readonly #own = new Set<RuntimeId>();
   readonly #sweeping = new Map<RuntimeId, Promise<void>>();
   readonly #abandon = new AbortController();
+  #failure: string | undefined;
 
   constructor(options: PreparedContainersOptions) {
     this.#options = options;
@@ -96,11 +98,17 @@ export class PreparedContainers implements AsyncDisposable {
         discard: (one) => this.#remove(one),
         isBusy: options.isBusy,
         onFailure: (err) => {
-          if (!options.closing.aborted)
-            options.logger.warn({ err }, "no container could be prepared; it is tried again");
+          if (options.closing.aborted) return;
+          this.#failure = messageOf(err);
+          options.logger.warn({ err }, "no container could be prepared; it is tried again");
         },
       },
     });
+  }
+
+  /** Why the last one could not be made. */
+  get failure(): string | undefined {
+    return this.#failure;
   }
 
   /** Something came to its end: what was taken is made again when nothing else comes. */
@@ -189,33 +197,33 @@ export class PreparedContainers implements AsyncDisposable {
     closing.throwIfAborted();
     const name = newPreparedId();
     this.#own.add(name);
+    let found: Omit<PreparedContainer, "madeOf"> | undefined;
     try {
-      const found = await this.#start(name, shape, { ...tools, signal });
-      if (found === undefined) {
-        await this.#remove({ name });
-        return undefined;
-      }
+      found = await this.#start(name, shape, { ...tools, signal });
       const after = await this.#present(shape, { ...tools, signal });
       const inspection = await containers.inspect(found.container.id, { signal });
       if (inspection?.State.Running && after?.madeOf === before.madeOf) {
+        this.#failure = undefined;
         this.#options.logger.debug({ container: name }, "a container was prepared");
         return { ...found, madeOf: before.madeOf };
       }
-      found.agent[Symbol.dispose]();
       throw new Error("what containers are made of changed meanwhile");
     } catch (error) {
-      await this.#remove({ name });
+      await this.#remove(found ?? { name });
       if (error instanceof NotFound) return undefined;
       throw error;
     }
   }
 
-  /** @returns undefined where what tells its host name is not seen from here. */
+  /**
+   * What a claim will do is done here too, with the name that it has: where the service sees neither the engine's processes nor its
+   * files, in a container of its own for one, nothing is prepared, and no spawn pays for finding that out.
+   */
   async #start(
     name: RuntimeId,
     shape: ContainerShape,
     { maker, binding, signal }: ContainerTools & CallOptions,
-  ): Promise<Omit<PreparedContainer, "madeOf"> | undefined> {
+  ): Promise<Omit<PreparedContainer, "madeOf">> {
     const { instanceId, containers, records, closing } = this.#options;
     const spec = preparedSpec(name, shape);
     const container = containerName(instanceId, name);
@@ -227,13 +235,12 @@ export class PreparedContainers implements AsyncDisposable {
     const inspection = await containers.inspect(container, { signal });
     const pid = inspection?.State.Pid ?? 0;
     if (inspection === undefined || pid <= 0) throw new Error("the container has ended");
-    const files = await namedFiles(inspection, name);
-    if (files === undefined) return undefined;
+    const made = { name, container: { id: inspection.Id, pid }, files: await namedFiles(inspection, name) };
+    await Promise.all(this.#nameAnew(made, name, { signal }));
     const pinned = await pinnedUnixDialer(join(records.socketFolder(name), socketName));
     try {
       const agent = await holdAgent(pinned.dial, { signal: inTime.signal });
-      const socket = pinned.identity;
-      return { name, container: { id: inspection.Id, pid }, socket, agent, files, ended: agent.ended };
+      return { ...made, socket: pinned.identity, agent, ended: agent.ended };
     } finally {
       await pinned.close();
     }
@@ -260,8 +267,18 @@ export class PreparedContainers implements AsyncDisposable {
     return { madeOf: JSON.stringify([order, image.id, agent, resolv]), config: image.config };
   }
 
+  /** Tells one that runs its host name, in both places that have it. Each goes on by itself. */
+  #nameAnew(
+    { name, container, files }: Pick<PreparedContainer, "name" | "container" | "files">,
+    hostname: string,
+    { signal }: CallOptions,
+  ): Promise<void>[] {
+    const { launcher } = this.#options;
+    return [abortable(launcher.name({ container, hostname }), signal), renameIn(files, name, hostname)];
+  }
+
   async #give(
-    { name, container, files, socket, agent }: PreparedContainer,
+    found: PreparedContainer,
     spec: RuntimeSpec,
     {
       record,
@@ -270,7 +287,8 @@ export class PreparedContainers implements AsyncDisposable {
       signal,
     }: { record: RuntimeRecord; binding: AgentBinding; image: ImageConfig } & CallOptions,
   ): Promise<ConnectedRuntime> {
-    const { instanceId, records, containers, launcher, closing } = this.#options;
+    const { instanceId, records, containers, closing } = this.#options;
+    const { name, container, socket, agent } = found;
     const { runtimeId, sandboxId } = spec;
     using deadline = deadlineAfter(claimTimeoutMs, signal);
     const owned = { ...record, ...(socket === undefined ? {} : { socket }) };
@@ -287,8 +305,7 @@ export class PreparedContainers implements AsyncDisposable {
         signal: deadline.signal,
       }),
       containers.rename(container.id, named, { signal: closing }),
-      abortable(launcher.name({ container, hostname: sandboxId }), deadline.signal),
-      renameIn(files, name, sandboxId),
+      ...this.#nameAnew(found, sandboxId, deadline),
     ]);
     const failure = [bound, ...rest].find((one) => one.status === "rejected");
     if (failure === undefined && bound.status === "fulfilled" && !signal.aborted) {
