@@ -163,6 +163,18 @@ await describeWith(["docker", "root", "agent", "launcher", "busybox"], "prepared
     expect((await spawn()).isClaimed).toBe(true);
   });
 
+  it("one is not claimed for a spawn of which the engine would be told more", async () => {
+    const order = ContainerMaker.prototype.order;
+    vi.spyOn(ContainerMaker.prototype, "order").mockImplementation(function (this: ContainerMaker, ...told) {
+      return { ...order.apply(this, told), StopTimeout: Number(told[0].metadata.patience ?? 10) };
+    });
+    await spawn();
+    const waiting = await stocked();
+    expect((await spawn({ metadata: { patience: "20" } })).isClaimed).toBe(false);
+    expect((await stocked()).sort()).toEqual(waiting.sort());
+    expect((await spawn()).isClaimed).toBe(true);
+  });
+
   it("one whose image got another name's content is not claimed", async () => {
     const image = "alcove-test/prepared:1";
     const { tar } = await busyboxRootfs();

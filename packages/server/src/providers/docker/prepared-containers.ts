@@ -12,6 +12,7 @@ import {
   NotFound,
   type RuntimeId,
   type RuntimeSpec,
+  type SandboxId,
 } from "../../ports/index.ts";
 import { holdAgent, pinnedUnixDialer } from "../agent/index.ts";
 import type { Launcher } from "../launcher/index.ts";
@@ -42,7 +43,7 @@ const removeTimeoutMs = 10_000;
 /** For one that is being made while the service stops: what the engine was asked for cannot be taken back. */
 const closeTimeoutMs = 5_000;
 /** Whose name stands in what is compared. */
-const nobody = "prepared-" as RuntimeId;
+const nobody = { runtimeId: "prepared-" as RuntimeId, sandboxId: "prepared-" as SandboxId };
 const resolvers = "/etc/resolv.conf";
 
 /** What containers are made with at the moment. */
@@ -141,11 +142,13 @@ export class PreparedContainers implements AsyncDisposable {
       delivery: AgentDelivery;
     } & CallOptions,
   ): Promise<ConnectedRuntime | undefined> {
-    const { record, network, signal } = options;
+    const { record, network, maker, signal } = options;
     const { count, records, logger } = this.#options;
     if (count === 0) return undefined;
     const shape = shapeOf(spec, record.image, network);
     if (shape === undefined) return undefined;
+    // Whatever else of a spawn the engine would be told makes another container of it.
+    if (this.#order(spec, shape, maker) !== this.#usualOrder(shape, maker)) return undefined;
     // A spawn that is repeated after a crash starts over.
     if (await exists(records.folder(spec.runtimeId))) return undefined;
     const present = this.#stock.has(shape) ? await this.#present(shape, options) : undefined;
@@ -251,7 +254,7 @@ export class PreparedContainers implements AsyncDisposable {
     shape: ContainerShape,
     { maker, delivery, signal }: Pick<ContainerTools, "maker" | "delivery"> & CallOptions,
   ): Promise<{ madeOf: string; config: ImageConfig } | undefined> {
-    const { images, disk } = this.#options;
+    const { images } = this.#options;
     const [image, agent, resolv] = await Promise.all([
       images.inspect(shape.image, { signal }),
       delivery.identity(),
@@ -259,12 +262,19 @@ export class PreparedContainers implements AsyncDisposable {
       orMissing(readFile(resolvers, "utf8"), ""),
     ]);
     if (image === undefined || agent === undefined) return undefined;
-    const order = maker.order(preparedSpec(nobody, shape), {
-      image: shape.image,
-      agent: { mounts: [], tmpfs: {} },
-      storage: disk.storageOptions(),
-    });
+    const order = this.#usualOrder(shape, maker);
     return { madeOf: JSON.stringify([order, image.id, agent, resolv]), config: image.config };
+  }
+
+  /** What the engine is told of one that is prepared, but for its name. */
+  #usualOrder(shape: ContainerShape, maker: ContainerMaker): string {
+    return this.#order(preparedSpec(nobody.runtimeId, shape), shape, maker);
+  }
+
+  #order(spec: RuntimeSpec, { image }: ContainerShape, maker: ContainerMaker): string {
+    const storage = this.#options.disk.storageOptions();
+    const agent = { mounts: [], tmpfs: {} };
+    return JSON.stringify(maker.order({ ...spec, ...nobody }, { image, agent, storage }));
   }
 
   /** Tells one that runs its host name, in both places that have it. Each goes on by itself. */
