@@ -524,7 +524,10 @@ export class DockerProvider implements RuntimeProvider {
       return await spawn();
     } catch (error) {
       options.signal.throwIfAborted();
-      if (!lacksRoom(error) || !(await this.#prepared.giveWay(beganMs))) throw error;
+      if (!lacksRoom(error)) throw error;
+      // Whoever gives up waits for no container that is being made meanwhile.
+      const hasMore = await abortable(this.#prepared.giveWay(beganMs), options.signal);
+      if (!hasMore) throw error;
       return await spawn();
     }
   }
