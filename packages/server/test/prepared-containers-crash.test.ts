@@ -24,7 +24,7 @@ await describeWith(
     let service: ModelService;
     beforeAll(async () => {
       engine = await sharedEngine();
-      const image = await importBusybox(engine);
+      const image = await importBusybox(engine, "alcove-test/prepared-crash:latest");
       dataDir = await mkdtemp(path.join(tmpdir(), "alcove-service-"));
       service = new ModelService({
         ALCOVE_DATA_DIR: dataDir,

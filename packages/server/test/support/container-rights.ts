@@ -14,7 +14,7 @@ const inside = [
   "ls -lan / /dev /etc /proc/sys | sed 's/ [A-Z][a-z][a-z] .*:.. / /; s/^\\([a-z-]*\\) *[0-9]*/\\1/'",
   "cat /sys/class/net/*/operstate; ls /proc/sys/net/ipv4/conf; env | sort",
   "cat /proc/1/cmdline | tr '\\0' '\\n'; cut -d ' ' -f 4- /proc/self/mountinfo | sort",
-  "cat /proc/1/environ 2>&1; ls -ln /.alcove /.alcove/run 2>&1; stat -c '%n %a %u %g' / /workspace /tmp /proc/1 /.alcove",
+  "cat /proc/1/environ 2>&1; ls -ln /.alcove /.alcove/run 2>&1 | sed 's/ [A-Z][a-z][a-z] .*:.. / /'; stat -c '%n %a %u %g' / /workspace /tmp /proc/1 /.alcove",
   "for f in $(find /sys/fs/cgroup -maxdepth 2 -name '*limit*' -o -maxdepth 2 -name '*cfs*' -o -maxdepth 2 -name '*.max'); do echo $f $(cat $f 2>&1); done",
   "ls /proc | grep -v '^[0-9]'; ls /proc/1/fd 2>&1; ls -l /proc/self/ns | wc -l; sort /proc/mounts",
   "ps -o user,args | head -3; cat /proc/self/status | grep -E '^(Cap|Seccomp|NoNew|Groups)'",

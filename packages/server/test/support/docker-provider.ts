@@ -64,15 +64,17 @@ export async function openDocker(
     dataDir?: string;
     agentBinary?: string;
     launcher?: string;
+    /** One that the engine has; unset: the tiny one, which is imported anew. */
+    image?: string;
   } = {},
 ): Promise<DockerUnderTest> {
-  const image = await importBusybox(engine);
+  const image = options.image ?? (await importBusybox(engine));
   const dataDir = options.dataDir ?? (await mkdtemp(join(tmpdir(), "alcove-docker-")));
   const instanceId = options.instanceId ?? randomBytes(8).toString("hex");
   const opened: DockerProvider[] = [];
   const open = () => {
     const provider = new DockerProvider({
-      config: dockerConfig(engine, options.config),
+      config: dockerConfig(engine, { defaultImage: image, ...options.config }),
       dataDir,
       instanceId,
       agentBinary: options.agentBinary ?? agentBinary("alcove-agent"),

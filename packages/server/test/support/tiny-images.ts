@@ -104,11 +104,14 @@ export function importImage(
 /** The name under which `importBusybox` stores the tiny image. */
 export const busyboxImage = "alcove-test/busybox:latest";
 
-/** Loads the tiny image. Importing it again is harmless. */
-export async function importBusybox(engine: TestEngine): Promise<string> {
+/**
+ * Loads the tiny image. Importing it again is harmless, but to who minds that it is another image then, by its id.
+ * @param name one of the caller's own, which nobody imports again.
+ */
+export async function importBusybox(engine: TestEngine, name = busyboxImage): Promise<string> {
   const { tar } = await busyboxRootfs();
-  await importImage(engine, tar, busyboxImage);
-  return busyboxImage;
+  await importImage(engine, tar, name);
+  return name;
 }
 
 /** Builds into a folder of its own and renames: whoever is first wins, nobody sees half of it. */

@@ -3,6 +3,7 @@ import { sharedEngine } from "../../../test/support/docker-engine.ts";
 import { openDocker } from "../../../test/support/docker-provider.ts";
 import { watchPrepared } from "../../../test/support/prepared-containers.ts";
 import { firstMissing } from "../../../test/support/requirements.ts";
+import { importBusybox } from "../../../test/support/tiny-images.ts";
 import { providerContract } from "../../ports/contract/provider-contract.ts";
 import { Launcher } from "../launcher/index.ts";
 import { isPrepared } from "../prepared/index.ts";
@@ -16,6 +17,7 @@ Launcher.prototype.name = function (spec) {
   return name.call(this, spec);
 };
 const missing = await firstMissing(["docker", "root", "agent", "launcher", "busybox"]);
+let image: Promise<string> | undefined;
 
 type Ready = () => Promise<boolean>;
 
@@ -36,7 +38,12 @@ providerContract("docker on runc, from prepared containers", {
   create: async () => {
     const engine = await sharedEngine();
     const watch = watchPrepared();
-    const docker = await openDocker(engine, { config: { prepared: 1 }, logger: watch.logger });
+    image ??= importBusybox(engine, "alcove-test/prepared-contract:latest");
+    const docker = await openDocker(engine, {
+      image: await image,
+      config: { prepared: 1 },
+      logger: watch.logger,
+    });
     const ready = async () => (await watch.waiting(engine, docker.instanceId)).length > 0;
     return {
       ...docker,

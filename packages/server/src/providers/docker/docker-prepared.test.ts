@@ -2,7 +2,7 @@ import { existsSync } from "node:fs";
 import { cp, mkdtemp, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
-import { afterEach, beforeEach, expect, it, onTestFinished, vi } from "vitest";
+import { afterEach, beforeAll, beforeEach, expect, it, onTestFinished, vi } from "vitest";
 import { runScript } from "../../../test/support/attack-probe.ts";
 import { containerRights } from "../../../test/support/container-rights.ts";
 import { sharedEngine, type TestEngine } from "../../../test/support/docker-engine.ts";
@@ -15,7 +15,7 @@ import {
 } from "../../../test/support/prepared-containers.ts";
 import { mustRun } from "../../../test/support/programs.ts";
 import { describeWith, requirement } from "../../../test/support/requirements.ts";
-import { busyboxRootfs, importImage } from "../../../test/support/tiny-images.ts";
+import { busyboxRootfs, importBusybox, importImage } from "../../../test/support/tiny-images.ts";
 import type { DockerConfig } from "../../config/config.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import { BadRequest, type RuntimeId, type RuntimeSpec } from "../../ports/index.ts";
@@ -34,15 +34,19 @@ const soon = (ms = 60_000) => ({ signal: AbortSignal.timeout(ms) });
 
 await describeWith(["docker", "root", "agent", "launcher", "busybox"], "prepared containers", () => {
   let engine: TestEngine;
+  let image: string;
   let docker: DockerUnderTest;
   let watch: ReturnType<typeof watchPrepared>;
   const open = async (config: Partial<DockerConfig> = {}) => {
     watch = watchPrepared();
-    docker = await openDocker(engine, { config: { prepared: 2, ...config }, logger: watch.logger });
+    docker = await openDocker(engine, { image, config: { prepared: 2, ...config }, logger: watch.logger });
     return docker;
   };
-  beforeEach(async () => {
+  beforeAll(async () => {
     engine = await sharedEngine();
+    image = await importBusybox(engine, "alcove-test/prepared-busybox:latest");
+  });
+  beforeEach(async () => {
     await open();
   });
   afterEach(async () => {
@@ -334,11 +338,11 @@ await describeWith(["docker", "root", "agent", "launcher", "busybox"], "prepared
     const orphans = await orphanedContainers(docker.instanceId, { socket: engine.socket, ...soon() });
     expect(orphans.ids).toHaveLength(3);
     // Of another installation: a copy of the directory that was given a new identity.
-    const other = await openDocker(engine, { config: { prepared: 2 } });
+    const other = await openDocker(engine, { image, config: { prepared: 2 } });
     onTestFinished(() => other.close());
     await other.provider.inventory(soon());
     expect((await preparedNames(engine, docker.instanceId)).sort()).toEqual(waiting.sort());
-    const next = await openDocker(engine, { dataDir: docker.dataDir, instanceId: docker.instanceId });
+    const next = await openDocker(engine, { image, dataDir: docker.dataDir, instanceId: docker.instanceId });
     expect(await next.provider.inventory(soon())).toHaveLength(1);
     await expect
       .poll(
