@@ -1,22 +1,18 @@
-import { randomBytes } from "node:crypto";
-import { rm, stat } from "node:fs/promises";
+import { stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { type Capability, networkModes } from "@alcove/wire";
+import type { Capability } from "@alcove/wire";
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import { exists, orMissing } from "../../platform/missing.ts";
-import { isAlive, type ProcessIdentity } from "../../platform/process-identity.ts";
+import { isAlive } from "../../platform/process-identity.ts";
 import {
-  BadRequest,
   type CallOptions,
-  type ImageConfig,
   type ImageSnapshot,
   type ImageStore,
   type InventoryEntry,
   type ProviderCheck,
-  ProviderError,
   RuntimeGone,
   type RuntimeId,
   type RuntimeProvider,
@@ -24,57 +20,26 @@ import {
   type SandboxId,
   type SandboxOperations,
   type SpawnedRuntime,
-  StorageFull,
-  type StoredImage,
-  Unavailable,
 } from "../../ports/index.ts";
 import { agentCapabilities, sharedWatchTable } from "../agent/index.ts";
 import { DiskGuard, spaceOf } from "../guards/index.ts";
-import { fromNote, noteOf, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
-import type { ApiPatience } from "./api/index.ts";
-import { bootArguments } from "./boot-arguments.ts";
-import { ConnectedMachine } from "./connected-machine.ts";
+import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
+import type { ConnectedMachine } from "./connected-machine.ts";
 import type { FirecrackerConfig } from "./firecracker-config.ts";
 import { lookAtGround, oddKernel } from "./ground.ts";
-import { type Jail, Jails, programFile } from "./jails.ts";
-import {
-  bootMachine,
-  configureAgent,
-  MachineEnded,
-  type MachineSettings,
-  restoreMachine,
-  withApi,
-} from "./machine.ts";
-import { closeOutput, MachineConsole } from "./machine-console.ts";
+import { Jails } from "./jails.ts";
+import { MachineConsole } from "./machine-console.ts";
 import { layerDrive, MachineDisks } from "./machine-disks.ts";
-import { findProcesses, killProcess, startProcess } from "./machine-process.ts";
+import { type BootPatience, MachineMaker, type Made, usualPatience } from "./machine-maker.ts";
+import { MachineRemains } from "./machine-remains.ts";
+import { refuseMachine } from "./machine-settings.ts";
 import { MachineSnapshots } from "./machine-snapshots.ts";
-import { type RuntimeRecord, RuntimeRecords } from "./runtime-records.ts";
+import { RuntimeRecords } from "./runtime-records.ts";
 import { endUnfinished, SnapshotMaker } from "./snapshot-maker.ts";
-import { missingTaps, type Tap, TapPool } from "./tap-pool.ts";
+import { missingTaps, TapPool } from "./tap-pool.ts";
 
 /** How long undoing may take, whatever became of the call that failed. */
 const undoMs = 20_000;
-/** Lines of a console that the error of a failed boot shows, and how long each may be. */
-const shownLines = 5;
-const shownLineLength = 200;
-/** What a Linux of today needs to start anything at all. */
-const leastMemoryMb = 64;
-const mostVcpus = 32;
-
-/** How long parts of a boot may take, milliseconds. */
-export interface BootPatience {
-  /** Until Firecracker listens. */
-  openMs: number;
-  /** From the start of the machine until its agent answers. */
-  bootMs: number;
-  /** Until a restored agent, which serves already, answers; then its machine boots. */
-  restoreMs: number;
-  /** Requests to Firecracker; unset: the usual. */
-  api?: Partial<ApiPatience>;
-}
-
-const usualPatience: BootPatience = { openMs: 10_000, bootMs: 60_000, restoreMs: 10_000 };
 
 export interface FirecrackerProviderOptions {
   config: FirecrackerConfig;
@@ -104,27 +69,6 @@ export const firecrackerCapabilities: readonly Capability[] = [
   "vsock_agent",
 ];
 
-/** What a spawn has made so far, for the errors and the undoing of it. */
-interface Made {
-  image?: string;
-  console?: MachineConsole;
-  machine?: ConnectedMachine;
-}
-
-interface Making {
-  spec: RuntimeSpec;
-  image: StoredImage;
-  record: RuntimeRecord;
-  jail: Jail | undefined;
-  settings: MachineSettings;
-  stage: (name: string) => void;
-}
-
-interface SnapshotChoice {
-  key: string;
-  settings: MachineSettings;
-}
-
 type Stages = { onStage?: (stage: string, durationMs: number) => void };
 
 /**
@@ -137,12 +81,12 @@ export class FirecrackerProvider implements RuntimeProvider {
   readonly defaultImage: string;
   readonly #options: FirecrackerProviderOptions;
   readonly #config: FirecrackerConfig;
-  readonly #patience: BootPatience;
   readonly #kvm: string;
-  readonly #guests: "machines" | "processes";
   readonly #logger: Logger;
   readonly #records: RuntimeRecords;
   readonly #disks: MachineDisks;
+  readonly #remains: MachineRemains;
+  readonly #machines: MachineMaker;
   readonly #taps: TapPool;
   readonly #jails: Jails | undefined;
   readonly #makers:
@@ -155,7 +99,6 @@ export class FirecrackerProvider implements RuntimeProvider {
   readonly #destroying = new Map<RuntimeId, number>();
   /** Machines that the guard is stopping, and why: their end may be seen before all of them is gone. */
   readonly #stopping = new Map<RuntimeId, string>();
-  readonly #watches = sharedWatchTable();
   readonly #connected = new Map<RuntimeId, ConnectedMachine>();
   readonly #exitListeners = new Set<(runtimeId: RuntimeId, reason: string) => void>();
   #unfinished: Promise<void> | undefined;
@@ -166,29 +109,47 @@ export class FirecrackerProvider implements RuntimeProvider {
     const { config, dataDir, agentBinary } = options;
     this.#options = options;
     this.#config = config;
-    this.#patience = { ...usualPatience, ...options.patience };
+    const patience = { ...usualPatience, ...options.patience };
     this.#kvm = options.kvm ?? "/dev/kvm";
     this.#logger = options.logger;
-    this.#guests = options.guests ?? "machines";
+    const { guests = "machines" } = options;
     const announced = new Set(firecrackerCapabilities);
-    if (this.#guests === "processes") announced.delete("exec_limits");
+    if (guests === "processes") announced.delete("exec_limits");
     if (config.snapshots) announced.add("snapshots");
     this.capabilities = announced;
     this.defaultImage = config.defaultImage;
     this.#folder = config.dataDir === "" ? `${dataDir}/firecracker` : config.dataDir;
     this.#records = new RuntimeRecords({ dataDir });
     const { interfaces } = options;
-    this.#taps = new TapPool({ entries: config.network, known: () => this.#lentTaps(), interfaces });
+    this.#taps = new TapPool({
+      entries: config.network,
+      known: () => this.#records.lent(({ tap }) => tap),
+      interfaces,
+    });
     const { jailerPath, jailUidBase, firecrackerPath } = config;
     if (jailerPath !== "")
       this.#jails = new Jails({
         jailer: jailerPath,
         firecracker: firecrackerPath,
         uidBase: jailUidBase,
-        known: () => this.#lentUsers(),
+        known: () => this.#records.lent(({ jail }) => jail?.uid),
       });
     this.#disks = new MachineDisks({ dataDir, folder: this.#folder, agentBinary, layerMb: config.diskMb });
-    if (config.snapshots) this.#makers = this.#openSnapshots();
+    this.#remains = new MachineRemains({ dataDir, records: this.#records, disks: this.#disks });
+    if (config.snapshots) this.#makers = this.#openSnapshots(patience);
+    this.#machines = new MachineMaker({
+      config,
+      instanceId: options.instanceId,
+      patience,
+      guests,
+      ringBytes: options.ringBytes,
+      records: this.#records,
+      disks: this.#disks,
+      remains: this.#remains,
+      snapshots: this.#makers?.snapshots,
+      watches: sharedWatchTable(),
+      logger: this.#logger,
+    });
     this.#guard = new DiskGuard({
       minFreeMb: config.minFreeMb,
       says: {
@@ -206,15 +167,15 @@ export class FirecrackerProvider implements RuntimeProvider {
     });
   }
 
-  #openSnapshots() {
+  #openSnapshots({ openMs, bootMs }: BootPatience) {
     const snapshots = new MachineSnapshots({ folder: join(this.#folder, "snapshots") });
     const maker = new SnapshotMaker({
       snapshots,
       disks: this.#disks,
       jails: this.#jails,
       program: this.#config.firecrackerPath,
-      openMs: this.#patience.openMs,
-      bootMs: this.#patience.bootMs,
+      openMs,
+      bootMs,
       minFreeMb: this.#config.minFreeMb,
       freeMb: async () => (await this.#space())?.freeMb,
       logger: this.#logger,
@@ -345,7 +306,7 @@ export class FirecrackerProvider implements RuntimeProvider {
     )
       throw gone(runtimeId);
     const console = await MachineConsole.open(this.#records.folder(runtimeId), options);
-    const machine = await this.#connect(record, console);
+    const machine = await this.#machines.connect(record, console);
     try {
       await machine.client.info(options);
     } catch (error) {
@@ -399,9 +360,9 @@ export class FirecrackerProvider implements RuntimeProvider {
 
   async #spawn(spec: RuntimeSpec, options: CallOptions & Stages): Promise<SpawnedRuntime> {
     const { runtimeId } = spec;
-    const vcpus = this.#refuse(spec);
-    const stage = stages(options);
-    const made: Made = {};
+    refuseMachine(spec, { hasTaps: this.#taps.size > 0 });
+    const stage = stagesOf(options);
+    const made: Made & { image?: string } = {};
     try {
       await this.#records.inSight();
       await this.#guard.refuseWhenShort();
@@ -410,22 +371,19 @@ export class FirecrackerProvider implements RuntimeProvider {
       const tap =
         this.#taps.size > 0 && spec.network !== "none" ? await this.#taps.take(runtimeId) : undefined;
       const jail = await this.#jails?.take(runtimeId);
-      const record = this.#recordOf(spec, image.name, { tap, jail });
-      await this.#records.save(record, runtimeId);
-      const settings = this.#settingsOf(spec, { tap, vcpus });
-      const making: Making = { spec, image, record, jail, settings, stage };
       await this.#makers?.opened;
-      const snapshot = tap === undefined ? await this.#snapshotFor(image, settings) : undefined;
-      const machine =
-        (await this.#restored(making, made, snapshot, options)) ??
-        (await this.#bring(making, made, undefined, options));
+      const order = { spec, image, tap, jail, stage };
+      const { machine, snapshot } = await this.#machines.make(order, made, options);
       if (this.#closed) throw new RuntimeGone("the service is stopping");
       this.#keep(machine);
       this.#pruneOnce();
       if (snapshot !== undefined) this.#makers?.maker.begin(snapshot.key, image, snapshot.settings);
       return { image: image.name };
     } catch (error) {
-      const failure = options.signal.aborted ? error : await this.#explain(error, runtimeId, made);
+      const { image = spec.image } = made;
+      const failure = options.signal.aborted
+        ? error
+        : await this.#machines.explain(error, { ...made, runtimeId, image });
       await (made.machine ?? made.console)?.[Symbol.asyncDispose]();
       using deadline = deadlineAfter(undoMs);
       await this.#remove(runtimeId, { signal: deadline.signal }).catch((undoError: unknown) => {
@@ -434,218 +392,6 @@ export class FirecrackerProvider implements RuntimeProvider {
       });
       throw failure;
     }
-  }
-
-  #settingsOf(
-    spec: RuntimeSpec,
-    { tap, vcpus }: { tap: Tap | undefined; vcpus: number },
-  ): MachineSettings & { bootArguments: string } {
-    const { kernelPath, initrdPath, pidsLimit: pids, networkMbit, diskRateMb } = this.#config;
-    const network = tap === undefined ? {} : { network: tap.guest };
-    return {
-      kernel: kernelPath,
-      initrd: initrdPath || undefined,
-      bootArguments: bootArguments({ hostname: spec.sandboxId, pids, pci: false, ...network }),
-      memoryMb: spec.memoryMb,
-      vcpus,
-      tap,
-      networkMbit,
-      diskRateMb,
-    };
-  }
-
-  /** Which snapshot a machine may be made of, whether it is there or not, and what would be made for it. */
-  async #snapshotFor(image: StoredImage, settings: MachineSettings): Promise<SnapshotChoice | undefined> {
-    if (this.#makers === undefined) return undefined;
-    const { pidsLimit: pids, diskMb, diskRateMb } = this.#config;
-    // Its name is given to it when it is restored.
-    const own = { ...settings, bootArguments: bootArguments({ hostname: "sandbox", pids, pci: false }) };
-    const { memoryMb, vcpus, kernel, initrd, bootArguments: words } = own;
-    try {
-      const program = await programFile(this.#config.firecrackerPath);
-      const key = await this.#makers.snapshots.keyOf({
-        rootfs: await this.#disks.rootfsOf(image),
-        memoryMb,
-        vcpus,
-        bootArguments: words,
-        files: [kernel, ...(initrd === undefined ? [] : [initrd]), program],
-        bounds: [diskMb, diskRateMb],
-      });
-      return { key, settings: own };
-    } catch (err) {
-      this.#logger.debug({ err }, "what a snapshot would be of cannot be read; the boot says more");
-      return undefined;
-    }
-  }
-
-  /**
-   * @returns undefined when there is no such snapshot, or none that can be restored: it is removed then, and the machine boots.
-   * @throws what says nothing of the snapshot: what was asked for is refused, or the disk is full.
-   */
-  async #restored(
-    making: Making,
-    made: Made,
-    snapshot: SnapshotChoice | undefined,
-    options: CallOptions,
-  ): Promise<ConnectedMachine | undefined> {
-    if (snapshot === undefined || !(await this.#makers?.snapshots.has(snapshot.key))) return undefined;
-    const { runtimeId } = making.spec;
-    try {
-      return await this.#bring(making, made, snapshot.key, options);
-    } catch (err) {
-      options.signal.throwIfAborted();
-      if (err instanceof BadRequest || err instanceof StorageFull) throw err;
-      this.#logger.warn({ err, runtime_id: runtimeId }, "a snapshot cannot be restored and is removed");
-      await (made.machine ?? made.console)?.[Symbol.asyncDispose]();
-      delete made.machine;
-      delete made.console;
-      await this.#makers?.snapshots.discard(snapshot.key);
-      await this.#kill(runtimeId, await this.#records.readIfWhole(runtimeId), options);
-      await this.#disks.remove(runtimeId);
-      // A service that dies before the next process is written down finds that one by its arguments.
-      await this.#records.save(making.record, runtimeId);
-      return undefined;
-    }
-  }
-
-  /** Has a machine run and belong to its sandbox: booted, or restored from the snapshot of that key. */
-  async #bring(
-    making: Making,
-    made: Made,
-    snapshot: string | undefined,
-    options: CallOptions,
-  ): Promise<ConnectedMachine> {
-    const { spec, image, record, jail, settings, stage } = making;
-    const { runtimeId } = spec;
-    const rootfs = await this.#disks.make(runtimeId, image, { ...options, jail });
-    const folder = this.#disks.insideOf(runtimeId, jail);
-    const files =
-      snapshot === undefined
-        ? await this.#disks.bootFiles(runtimeId, settings, { ...options, jail })
-        : await this.#makers?.snapshots.lend(snapshot, folder, { ...options, owner: jail });
-    stage("disks");
-    made.console = await MachineConsole.open(this.#records.folder(runtimeId), options);
-    options.signal.throwIfAborted();
-    const process = await this.#start(runtimeId, jail);
-    const complete: RuntimeRecord = { ...record, rootfs, process };
-    await this.#records.save(complete, runtimeId);
-    stage("launch");
-    const { openMs, bootMs, restoreMs, api: patience = {} } = this.#patience;
-    await withApi({ process, folder, openMs, patience }, options, (api) =>
-      snapshot === undefined
-        ? bootMachine(api, { ...settings, ...files }, options)
-        : restoreMachine(api, options),
-    );
-    stage(snapshot === undefined ? "boot" : "restore");
-    const machine = await this.#connect(complete, made.console);
-    made.machine = machine;
-    const answerMs = snapshot === undefined ? bootMs : restoreMs;
-    await this.#configure(machine, spec, image.config, { ...options, process, bootMs: answerMs });
-    if (snapshot !== undefined && this.#guests === "machines")
-      await machine.client.renew(
-        { realtime: new Date(), entropy: randomBytes(64), hostname: spec.sandboxId },
-        options,
-      );
-    stage("agent");
-    return machine;
-  }
-
-  /** @returns how many processors the machine gets: whole ones. */
-  #refuse(spec: RuntimeSpec): number {
-    const widest = this.#taps.size > 0 ? "outbound" : "none";
-    const wanted = spec.network ?? widest;
-    if (networkModes.indexOf(wanted) > networkModes.indexOf(widest))
-      throw new BadRequest(
-        `network "${wanted}" is not allowed here; ${widest === "none" ? "providers.firecracker.network is empty" : 'microVMs have "none" or "outbound"'}`,
-      );
-    if (spec.memoryMb < leastMemoryMb)
-      throw new BadRequest(
-        `memory_mb ${spec.memoryMb} is too little for a microVM, whose kernel needs some of it: ask for ${leastMemoryMb} or more`,
-      );
-    const vcpus = Math.max(1, Math.ceil(spec.vcpus));
-    if (vcpus > mostVcpus)
-      throw new BadRequest(
-        `vcpus ${spec.vcpus} is too many: a microVM of Firecracker has ${mostVcpus} at most`,
-      );
-    return vcpus;
-  }
-
-  #recordOf(
-    spec: RuntimeSpec,
-    image: string,
-    { tap, jail }: { tap: Tap | undefined; jail: Jail | undefined },
-  ): RuntimeRecord {
-    return {
-      version: 1,
-      instanceId: this.#options.instanceId,
-      runtimeId: spec.runtimeId,
-      sandboxId: spec.sandboxId,
-      token: randomBytes(32).toString("hex"),
-      image,
-      folder: this.#disks.machineFolder(spec.runtimeId),
-      createdAt: new Date().toISOString(),
-      sandbox: noteOf(spec),
-      ...(tap === undefined ? {} : { tap: tap.name }),
-      ...(jail === undefined ? {} : { jail: { inside: jail.inside, uid: jail.uid } }),
-    };
-  }
-
-  async #start(runtimeId: RuntimeId, jail: Jail | undefined): Promise<ProcessIdentity> {
-    const output = MachineConsole.output(this.#records.folder(runtimeId));
-    try {
-      const folder = this.#disks.machineFolder(runtimeId);
-      const program = this.#config.firecrackerPath;
-      const process = await startProcess({ program, folder, jail, runtimeId, output });
-      if (process === undefined) throw new MachineEnded("Firecracker ended at once");
-      return process;
-    } finally {
-      closeOutput(output);
-    }
-  }
-
-  #configure(
-    machine: ConnectedMachine,
-    spec: RuntimeSpec,
-    config: ImageConfig,
-    options: CallOptions & { process: ProcessIdentity; bootMs: number },
-  ): Promise<void> {
-    const user = spec.user ?? config.user;
-    const workdir = spec.workdir ?? config.workdir;
-    const { ringBytes } = this.#options;
-    const request = {
-      sandboxId: spec.sandboxId,
-      env: { ...config.env, ...spec.env },
-      expiresInMs: spec.expiresInMs,
-      ...(user === undefined ? {} : { user }),
-      ...(workdir === undefined ? {} : { workdir }),
-      ...(ringBytes === undefined ? {} : { ringBytes }),
-    };
-    return configureAgent(machine.client, request, options);
-  }
-
-  /** Where a machine's folder may be: `providers.firecracker.data_dir` may have been another one when it was made. */
-  #foldersOf(runtimeId: RuntimeId, record: RuntimeRecord | undefined): string[] {
-    const usual = join(this.#options.dataDir, "firecracker/machines", runtimeId);
-    const named = record?.folder === undefined ? [] : [record.folder];
-    return [...new Set([this.#disks.machineFolder(runtimeId), ...named, usual])];
-  }
-
-  /** Where its drives and sockets are. */
-  async #insideOf(runtimeId: RuntimeId, record: RuntimeRecord | undefined): Promise<string> {
-    const folders = this.#foldersOf(runtimeId, record);
-    for (const folder of folders) if (await exists(folder)) return join(folder, record?.jail?.inside ?? "");
-    return this.#disks.insideOf(runtimeId, record?.jail);
-  }
-
-  async #connect(record: RuntimeRecord, console: MachineConsole): Promise<ConnectedMachine> {
-    return ConnectedMachine.open({
-      record,
-      folder: await this.#insideOf(record.runtimeId as RuntimeId, record),
-      console,
-      ownGroups: this.#guests === "machines",
-      watches: this.#watches,
-      logger: this.#logger,
-    });
   }
 
   #keep(machine: ConnectedMachine): void {
@@ -665,18 +411,13 @@ export class FirecrackerProvider implements RuntimeProvider {
     this.#connected.delete(runtimeId);
     const console = await machine
       .drainConsole()
-      .then(() => this.#lastWords(runtimeId))
+      .then(() => this.#records.lastWords(runtimeId))
       .catch(() => "nothing that could be read");
     this.#logger.warn(
       { sandbox_id: sandboxId, runtime_id: runtimeId, console },
       "a machine ended by itself, and said last what its console has",
     );
     await this.#ended(machine, "the machine ended by itself");
-  }
-
-  async #lastWords(runtimeId: RuntimeId): Promise<string> {
-    const lines = (await this.#records.consoleLines(runtimeId, shownLines)) ?? [];
-    return lines.map((line) => line.slice(0, shownLineLength)).join(" | ") || "nothing";
   }
 
   async #ended(machine: ConnectedMachine, reason: string): Promise<void> {
@@ -694,9 +435,7 @@ export class FirecrackerProvider implements RuntimeProvider {
       const machine = this.#connected.get(runtimeId);
       this.#connected.delete(runtimeId);
       await machine?.[Symbol.asyncDispose]();
-      await this.#kill(runtimeId, record, options);
-      for (const folder of this.#foldersOf(runtimeId, record))
-        await rm(folder, { recursive: true, force: true });
+      await this.#remains.remove(runtimeId, record, options);
       // The record goes last: until then the inventory shows what is left.
       await this.#records.remove(runtimeId);
       this.#taps.giveBack(runtimeId);
@@ -706,31 +445,6 @@ export class FirecrackerProvider implements RuntimeProvider {
       if (left === 0) this.#destroying.delete(runtimeId);
       else this.#destroying.set(runtimeId, left);
     }
-  }
-
-  /** Its disks end with it: nothing of a machine is worth an orderly end. */
-  async #kill(runtimeId: RuntimeId, record: RuntimeRecord | undefined, options: CallOptions): Promise<void> {
-    if (record?.process !== undefined) return killProcess(record.process, options);
-    if (!(await exists(this.#records.folder(runtimeId)))) return;
-    for (const identity of await findProcesses(runtimeId)) await killProcess(identity, options);
-  }
-
-  /** What a client is told of a machine that did not come up: with the last that its console says. */
-  async #explain(
-    error: unknown,
-    runtimeId: RuntimeId,
-    made: { console?: MachineConsole; image?: string },
-  ): Promise<unknown> {
-    const { console, image } = made;
-    // What was refused before there was a machine, or by its agent, speaks for itself.
-    const isOfMachine = error instanceof MachineEnded || error instanceof ProviderError;
-    if (console === undefined || !(isOfMachine || error instanceof Unavailable)) return error;
-    await console.drain();
-    const said = await this.#lastWords(runtimeId);
-    return new ProviderError(
-      `the microVM of image "${image}" did not come up: ${messageOf(error)}; the last of its console: ${said}`,
-      { cause: error },
-    );
   }
 
   /** Once, after a spawn: what earlier agents and removed images left. */
@@ -750,26 +464,6 @@ export class FirecrackerProvider implements RuntimeProvider {
     );
   }
 
-  /** Of machines that are there, running or not. */
-  async #lentTaps(): Promise<ReadonlyMap<RuntimeId, string>> {
-    const lent = new Map<RuntimeId, string>();
-    for (const runtimeId of await this.#records.list()) {
-      const tap = (await this.#records.readIfWhole(runtimeId))?.tap;
-      if (tap !== undefined) lent.set(runtimeId, tap);
-    }
-    return lent;
-  }
-
-  /** Of machines that are there, running or not. */
-  async #lentUsers(): Promise<ReadonlyMap<RuntimeId, number>> {
-    const lent = new Map<RuntimeId, number>();
-    for (const runtimeId of await this.#records.list()) {
-      const jail = (await this.#records.readIfWhole(runtimeId))?.jail;
-      if (jail !== undefined) lent.set(runtimeId, jail.uid);
-    }
-    return lent;
-  }
-
   async #space() {
     const there = (await exists(this.#folder)) ? this.#folder : dirname(this.#folder);
     return orMissing(spaceOf(there), undefined);
@@ -780,7 +474,7 @@ export class FirecrackerProvider implements RuntimeProvider {
     const sizes = new Map<RuntimeId, number>();
     for (const runtimeId of runtimes) {
       const record = await this.#records.readIfWhole(runtimeId);
-      const layer = join(await this.#insideOf(runtimeId, record), layerDrive);
+      const layer = join(await this.#remains.insideOf(runtimeId, record), layerDrive);
       const found = await orMissing(stat(layer), undefined);
       if (found !== undefined) sizes.set(runtimeId, (found.blocks * 512) / 1024 ** 2);
     }
@@ -794,9 +488,7 @@ export class FirecrackerProvider implements RuntimeProvider {
     using deadline = deadlineAfter(undoMs);
     this.#stopping.set(runtimeId, reason);
     try {
-      await this.#kill(runtimeId, record, { signal: deadline.signal });
-      for (const folder of this.#foldersOf(runtimeId, record))
-        await rm(folder, { recursive: true, force: true });
+      await this.#remains.remove(runtimeId, record, deadline);
       if (this.#connected.get(runtimeId) === machine) await this.#ended(machine, reason);
     } finally {
       this.#stopping.delete(runtimeId);
@@ -805,7 +497,7 @@ export class FirecrackerProvider implements RuntimeProvider {
 }
 
 /** Tells how long each part took since the one before. */
-function stages({ onStage }: Stages): (name: string) => void {
+function stagesOf({ onStage }: Stages): (name: string) => void {
   let startedAt = performance.now();
   return (name) => {
     const now = performance.now();

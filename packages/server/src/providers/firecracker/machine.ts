@@ -10,8 +10,9 @@ import type { AgentClient, AgentConfigure } from "../agent/index.ts";
 import { type ApiPatience, FirecrackerApi, type RateLimiter } from "./api/index.ts";
 import { layerDrive, rootDrive } from "./machine-disks.ts";
 import { apiSocket, vsockSocket } from "./machine-process.ts";
+import type { MachineSettings } from "./machine-settings.ts";
 import { memoryFile, stateFile } from "./machine-snapshots.ts";
-import { macOf, type Tap } from "./tap-pool.ts";
+import { macOf } from "./tap-pool.ts";
 
 /** How often a machine that boots is looked at, and asked. */
 const socketPauseMs = 5;
@@ -22,18 +23,6 @@ const endMs = 1_000;
 const askMs = 10_000;
 /** The first context id that guests may have; each machine has a vsock of its own. */
 const guestCid = 3;
-
-export interface MachineSettings {
-  kernel: string;
-  initrd: string | undefined;
-  bootArguments: string;
-  memoryMb: number;
-  vcpus: number;
-  tap: Tap | undefined;
-  /** 0: no limit. */
-  networkMbit: number;
-  diskRateMb: number;
-}
 
 /** Why a machine did not come up, when its process is no more: its console knows more. */
 export class MachineEnded extends Error {}

@@ -15,10 +15,11 @@ import {
 import { pinnedVsockDialer } from "../agent/index.ts";
 import { agentPort } from "./boot-arguments.ts";
 import type { Jail, Jails } from "./jails.ts";
-import { bootMachine, type MachineSettings, withApi } from "./machine.ts";
+import { bootMachine, withApi } from "./machine.ts";
 import { closeOutput, MachineConsole } from "./machine-console.ts";
 import type { MachineDisks } from "./machine-disks.ts";
 import { findProcesses, killProcess, startProcess, vsockSocket } from "./machine-process.ts";
+import type { MachineSettings } from "./machine-settings.ts";
 import { type MachineSnapshots, memoryFile, stateFile } from "./machine-snapshots.ts";
 
 /** How ids of machines begin that are made for a snapshot alone; no runtime's does. */
