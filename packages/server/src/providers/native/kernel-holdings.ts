@@ -1,11 +1,12 @@
 import type { Stats } from "node:fs";
-import { lstat, readFile, stat } from "node:fs/promises";
+import { lstat, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as after } from "node:timers/promises";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import { shuffled } from "../../platform/shuffled.ts";
 import type { RuntimeId } from "../../ports/index.ts";
-import { deviceName, type FileLock, fileKey, type LockSample, sampleLocks } from "./lock-table.ts";
+import { ownersOf, type Seen, sharedOut } from "./holdings-share.ts";
+import { deviceName, fileKey, type LockSample, sampleLocks } from "./lock-table.ts";
 import { mappedFilesOf } from "./mapped-files.ts";
 import {
   type OpenFile,
@@ -17,12 +18,9 @@ import {
 import { heldOutOfSight, OutOfSight } from "./out-of-sight.ts";
 import { connectionsOf, unixSocketsIn } from "./socket-holdings.ts";
 import type { StandingStill } from "./standing-still.ts";
-import type { MachineMemory } from "./uncounted-memory.ts";
 
 /** A connection without a byte, which nobody has accepted and whose client has closed: 4 KB were measured. */
 const heldByConnection = 4 << 10;
-/** 200 bytes, and what the kernel keeps beside it. */
-const heldByLock = 256;
 /** The list of a merged directory has up to 343 bytes for a name, of which 512 are taken; its size has at least 12, or 20 where it is in memory. */
 const heldByDirectoryByte = 26;
 /** Where directories become smaller when names are removed: a list of 30,000 that is still there. */
@@ -33,6 +31,8 @@ const parallelLooks = 4;
 /** Of what one sandbox has open, how long is looked at, and of what all have mapped. */
 const mostMsOfFiles = 2_000;
 const mostMsOfMappings = 5_000;
+/** How long a look takes on who has not been looked at yet: with hundreds that each have thousands of files it sees a part of them, each time another. */
+const mostMsOfHolders = 10_000;
 /** A path of more names is not looked up below: its directory counts as one out of sight. */
 const mostNames = 64;
 const parallelFiles = 16;
@@ -57,6 +57,11 @@ export interface Holder {
   still?: StandingStill | undefined;
 }
 
+/** How long a look takes on who has not been looked at yet, milliseconds. Unset: the usual. */
+export interface LookPatience {
+  mostMs?: number;
+}
+
 /** Of one look. */
 interface Look {
   grownBytes: number;
@@ -68,53 +73,11 @@ interface Look {
   stillLeft: number;
 }
 
-/** What the kernel has for itself and cannot give back. */
-export async function readKernelMemory(): Promise<MachineMemory> {
-  return kernelMemoryOf(await readFile("/proc/meminfo", "utf8"));
-}
-
-export function kernelMemoryOf(meminfo: string): MachineMemory {
-  const mb = (name: string) =>
-    Number(new RegExp(`^${name}: +(\\d+) kB$`, "m").exec(meminfo)?.[1] ?? 0) / 1024;
-  return { totalMb: mb("MemTotal"), uncountedMb: mb("SUnreclaim") };
-}
-
-/**
- * @returns the most of it that groups can be counted for, bytes, where the machine's root asks and the kernel has memory that it counts
- * for groups in caches of its own (`kmalloc-cg`, since Linux 5.14): locks and `kmalloc` are not among that.
- */
-export async function mostInGroups(): Promise<number | undefined> {
-  const read = (name: string) => readFile(name, "latin1");
-  const [slabs, memory] = await Promise.all([read("/proc/slabinfo").catch(() => ""), readKernelMemory()]);
-  const bytes = bytesOfNobody(slabs);
-  return bytes === undefined ? undefined : Math.max(0, memory.uncountedMb * 2 ** 20 - bytes);
-}
-
-export function bytesOfNobody(slabinfo: string): number | undefined {
-  if (!/^kmalloc-cg-/m.test(slabinfo)) return undefined;
-  const caches = slabinfo.matchAll(/^(?:file_lock_cache|kmalloc-(?:rnd-\d+-)?\d+k?) +\d+ +(\d+) +(\d+) /gm);
-  return sumOf([...caches].map(([, number, size]) => Number(number) * Number(size)));
-}
-
-/** What was seen of a holder. */
-export interface Seen {
-  runtimeId: RuntimeId;
-  /** Of its processes, as the host sees them. */
-  pids: readonly number[];
-  /** Of its root, as `deviceName` says it; undefined when it is gone. */
-  device: string | undefined;
-  /** What it has open or mapped, by `fileKey`; how many files each stands for. */
-  files: Map<string, number>;
-  /** What is held beside locks, bytes. */
-  others: number;
-  /** What files can hold of which no descriptor is left, bytes: locks as well. */
-  hidden: number;
-}
-
 /**
  * @param grownBytes how much more than usual the kernel has for all of them.
  * @param inVain how often in a row nobody was found to have it.
  * @param outOfSight what it knows of the look before is changed to what this one has seen.
+ * @param patience after which holders, in an order by chance, are left to a later look: nothing is told of them.
  * @returns the most that the kernel holds for each and counts for nobody: lists of merged directories that are open, locks of
  * files, connections.
  */
@@ -123,6 +86,7 @@ export async function kernelHoldings(
   grownBytes: number,
   inVain = 0,
   outOfSight = new OutOfSight(),
+  { mostMs = mostMsOfHolders }: LookPatience = {},
 ): Promise<ReadonlyMap<RuntimeId, number>> {
   // Programs wait, too, without having anything; nobody answers for it while who has it is in sight.
   outOfSight.forgetOthers(new Set(inVain === 0 ? [] : holders.map(({ runtimeId }) => runtimeId)));
@@ -132,66 +96,20 @@ export async function kernelHoldings(
   const doubled = 2 ** Math.min(inVain - 1, mostDoublings);
   const [longLeft, stillLeft] = inVain > 0 ? [longLooks, stillLooks * doubled] : [0, 0];
   const look: Look = { grownBytes, inVain, locked, outOfSight, longLeft, stillLeft };
+  const until = performance.now() + mostMs;
+  let unseen = 0;
   await boundedParallel(shuffled(holders), parallelLooks, async (holder) => {
+    if (performance.now() > until) {
+      unseen++;
+      return;
+    }
     const pids = processes.get((await pidNamespace(holder.pid)) ?? "") ?? [];
     all.push(await lookAt(holder, pids, look));
   });
   await findMapped(all, locks);
+  // Nobody answers for what may be out of sight while it may be with somebody who was not looked at.
+  if (unseen > 0) for (const seen of all) seen.hidden = 0;
   return sharedOut(all, locks, grownBytes);
-}
-
-/**
- * Locks by what all of them take, where that is known; of the rest nobody holds more than has grown beside them: who has
- * directories open does not answer for locks of which nobody knows whose they are. Who may have files out of sight answers for what
- * is then left.
- */
-export function sharedOut(
-  all: readonly Seen[],
-  sample: LockSample,
-  grownBytes: number,
-): ReadonlyMap<RuntimeId, number> {
-  const whose = ownersOf(all);
-  const own = new Map<Seen, number>();
-  for (const lock of sample.locks) {
-    const found = whose(lock);
-    if (found !== undefined) own.set(found.seen, (own.get(found.seen) ?? 0) + found.locks);
-  }
-  const lockBytes = Math.min(sample.bytes ?? grownBytes, grownBytes);
-  const otherBytes = grownBytes - (sample.bytes === undefined ? 0 : lockBytes);
-  const others = sumOf(all.map((seen) => seen.others));
-  const share = others > otherBytes ? otherBytes / others : 1;
-  const seenOf = (seen: Seen) => {
-    const locks = Math.min(own.get(seen) ?? 0, sample.locks.length);
-    const held = sample.whole ? locks * heldByLock : (locks / Math.max(sample.locks.length, 1)) * lockBytes;
-    return held + seen.others * share;
-  };
-  const found = new Map(all.map((seen) => [seen, seenOf(seen)]));
-  const rest = Math.max(0, grownBytes - sumOf(found.values()));
-  const hidden = sumOf(all.map((seen) => seen.hidden));
-  const ofHidden = hidden > rest ? rest / hidden : 1;
-  return new Map([...found].map(([seen, bytes]) => [seen.runtimeId, bytes + seen.hidden * ofHidden]));
-}
-
-function sumOf(numbers: Iterable<number>): number {
-  return [...numbers].reduce((sum, number) => sum + number, 0);
-}
-
-type Owner = { seen: Seen /** How many locks the one that was read stands for. */; locks: number };
-
-/**
- * By the file system of a sandbox, which nobody else has; by process, which of locks that belong to an open file is none, and may
- * have ended while another shares its table of open files; or by what is open, such as a file in memory alone.
- */
-function ownersOf(all: readonly Seen[]): (lock: FileLock) => Owner | undefined {
-  const byDevice = new Map(all.map((seen) => [seen.device, { seen, locks: 1 }]));
-  const byProcess = new Map(all.flatMap((seen) => seen.pids.map((pid) => [pid, { seen, locks: 1 }])));
-  const byFile = new Map(
-    all.flatMap((seen) => [...seen.files].map(([key, locks]) => [key, { seen, locks }])),
-  );
-  return (lock) =>
-    byDevice.get(lock.device) ??
-    (lock.pid === undefined ? undefined : byProcess.get(lock.pid)) ??
-    byFile.get(fileKey(lock));
 }
 
 /** Locks of an open file stay while it is mapped, whether it is open or not. */

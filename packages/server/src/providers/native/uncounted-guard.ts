@@ -1,4 +1,5 @@
 import type { Logger } from "../../platform/logger.ts";
+import { sumOf } from "../../platform/sum-of.ts";
 import type { RuntimeId } from "../../ports/index.ts";
 import { logStop, RepeatedLook } from "../guards/index.ts";
 import type { MachineMemory } from "./uncounted-memory.ts";
@@ -138,7 +139,7 @@ export class UncountedGuard implements AsyncDisposable {
     );
     const worst = this.#worst(holdings);
     const grown = `${Math.round(grownMb)} MB of the machine's memory are in use and counted for nobody`;
-    if (worst === undefined || sumOf(holdings) / 2 ** 20 < grownMb / 2) {
+    if (worst === undefined || sumOf(holdings.values()) / 2 ** 20 < grownMb / 2) {
       this.#tellUncounted(grown, { uncountedMb, usualMb });
       this.#inVain++;
       return Math.max(longPauseMs, pausesOfLook * (performance.now() - beganMs));
@@ -272,8 +273,4 @@ export class UncountedGuard implements AsyncDisposable {
   async #countedMb(): Promise<number> {
     return (await this.#options.counted()) / 2 ** 20;
   }
-}
-
-function sumOf(holdings: ReadonlyMap<RuntimeId, number>): number {
-  return [...holdings.values()].reduce((sum, bytes) => sum + bytes, 0);
 }
