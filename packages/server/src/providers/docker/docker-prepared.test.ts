@@ -232,7 +232,7 @@ await describeWith(["docker", "root", "agent", "launcher", "busybox"], "prepared
     await works(one);
     const again = await stocked();
     expect(again.some((name) => waiting.includes(name))).toBe(false);
-    await expect.poll(() => preparedFolders(docker.dataDir)).toHaveLength(2);
+    await expect.poll(() => preparedFolders(docker.dataDir), { timeout: 15_000 }).toHaveLength(2);
   });
 
   it.each<[string, () => void]>([
@@ -417,7 +417,9 @@ await describeWith(["docker", "root", "agent", "launcher", "busybox"], "prepared
     const created = vi.spyOn(ContainerMaker.prototype, "create");
     const attempts = () => created.mock.calls.filter(([spec]) => isPrepared(spec.runtimeId)).length;
     await works(await spawn());
-    await expect.poll(() => watch.said).toContain("no container could be prepared; it is tried again");
+    await expect
+      .poll(() => watch.said, { timeout: 15_000 })
+      .toContain("no container could be prepared; it is tried again");
     expect((await docker.provider.check(soon())).notes.join("\n")).toContain(why);
     for (let i = 0; i < 3; i += 1) {
       const one = await spawn();
