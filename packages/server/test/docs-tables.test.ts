@@ -66,6 +66,7 @@ describe("tables of docs/api", () => {
     limitReasons: wire.limitReasons,
     missingThings: wire.missingThings,
     sandboxEndings: wire.sandboxEndings,
+    goingOn: wire.goingOn,
     admissionReasons: wire.admissionReasons.filter((reason) => reason !== ""),
     capabilities: wire.capabilities,
     sandboxStates: wire.sandboxStates,

@@ -50,11 +50,16 @@ test("what refusals tell a program beside their code is described, and is what t
   const client = new TestClient(server.url);
   const { json: sandbox } = await client.call("POST", "/api/v1/sandboxes", {});
   const full = await client.call("POST", "/api/v1/sandboxes", {});
+  const within = `/api/v1/sandboxes/${sandbox.id}`;
+  const { json: cat } = await client.call("POST", `${within}/execs`, { command: "cat" });
+  const input = { input: "lines", offset: 5, data: "later" };
+  const early = await client.call("POST", `${within}/execs/${cat.exec_id}/stdin`, input);
   await client.call("DELETE", `/api/v1/sandboxes/${sandbox.id}`);
   const gone = await client.call("GET", `/api/v1/sandboxes/${sandbox.id}`);
   expect(full.json).toMatchObject({ code: "resource_limit", reason: "max_sandboxes" });
+  expect(early.json).toMatchObject({ code: "conflict", taken: 0 });
   expect(gone.json).toMatchObject({ code: "not_found", what: "sandbox", sandbox_ended: "destroyed" });
-  for (const { json } of [full, gone]) {
+  for (const { json } of [full, early, gone]) {
     expect(validate(json), JSON.stringify(validate.errors)).toBe(true);
     expect(Object.keys(components.schemas.Error.properties)).toEqual(
       expect.arrayContaining(Object.keys(json)),

@@ -59,6 +59,9 @@ export type MissingThing = (typeof missingThings)[number];
 export const sandboxEndings = ["destroyed", "error", "expired"] as const;
 export type SandboxEnding = (typeof sandboxEndings)[number];
 
+/** Every `goes_on` of an `unavailable` for a command that goes on: why it is not answered. docs/api/exec.md. */
+export const goingOn = ["connection_lost", "no_room", "shutting_down"] as const;
+
 /** The body of every refusal. docs/api/README.md. */
 export const ErrorBody = Type.Object(
   {
@@ -84,6 +87,21 @@ export const ErrorBody = Type.Object(
     ),
     sandbox_ended_at: Type.Optional(Type.String({ format: "date-time" })),
     exec_id: Type.Optional(Type.String({ description: "Of a command that was started all the same." })),
+    goes_on: Type.Optional(
+      Type.Enum([...goingOn], {
+        description: "Of an unavailable: the command goes on, and its output can be read by its exec_id.",
+      }),
+    ),
+    next_offset: Type.Optional(
+      Type.Integer({ description: "Where to read on of its output, after what stdout and stderr have." }),
+    ),
+    stdout: Type.Optional(Type.String({ description: "Its output so far, as in a result." })),
+    stderr: Type.Optional(Type.String()),
+    taken: Type.Optional(
+      Type.Integer({
+        description: "Of input with an offset beyond what has arrived: how many bytes of that name have.",
+      }),
+    ),
   },
   { $id: "Error", additionalProperties: true },
 );
