@@ -299,10 +299,11 @@ fn partial(name: &str) -> String {
     format!("{name}.new")
 }
 
-/// Field 22 of /proc/<pid>/stat. The command's name, field 2, may hold blanks and brackets.
+/// Field 22 of /proc/<pid>/stat. The command's name, field 2, is whatever bytes the command likes: blanks, brackets, half a character.
 pub fn start_time(pid: i32) -> io::Result<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    stat.rsplit_once(')')
+    let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
+    String::from_utf8_lossy(&stat)
+        .rsplit_once(')')
         .and_then(|(_, rest)| rest.split_whitespace().nth(19))
         .and_then(|field| field.parse().ok())
         .ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat has no start time")))
