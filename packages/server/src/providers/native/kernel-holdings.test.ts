@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import type { RuntimeId } from "../../ports/index.ts";
 import { type Seen, sharedOut } from "./holdings-share.ts";
-import { heldByFile, kernelHoldings } from "./kernel-holdings.ts";
+import { heldByFile, hidesDescriptors, kernelHoldings } from "./kernel-holdings.ts";
 import { bytesOfNobody, kernelMemoryOf } from "./kernel-memory.ts";
 import { deviceName, fileKey, type LockSample, lockBytesOf, locksOf, sampleLocks } from "./lock-table.ts";
 import { mappedFilesOf } from "./mapped-files.ts";
@@ -206,6 +206,24 @@ describe("what the kernel keeps for sandboxes", () => {
     expect(await found()).toMatchObject({ unlinked: false, path: folder });
     await rm(folder, { recursive: true });
     expect(await found()).toMatchObject({ unlinked: true });
+  });
+
+  it("can be all that has grown where a socket waits in another, unless somebody may not be looked at who may have it open", () => {
+    const waiting = {
+      kind: "socket",
+      device: 0,
+      inode: 1,
+      size: 0,
+      unlinked: false,
+      path: undefined,
+      waiting: 1,
+    } as const;
+    const open = { sample: [waiting], each: 1, refused: false };
+    expect(hidesDescriptors(open, [1])).toBe(false);
+    for (const sockets of [[1, 2], undefined]) {
+      expect(hidesDescriptors(open, sockets)).toBe(true);
+      expect(hidesDescriptors({ ...open, refused: true }, sockets)).toBe(false);
+    }
   });
 
   it("is nothing for a process that is gone", async () => {

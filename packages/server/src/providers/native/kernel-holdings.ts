@@ -137,6 +137,7 @@ async function lookAt(holder: Holder, listed: readonly number[], look: Look): Pr
   const hidden = inVain > 0 ? await outOfSight.heldBy(holder, { pids, open, grownBytes }) : 0;
   const held = await heldByAll(sample, { ...holder, device: root.dev });
   const connections = await connectionsOf(holder.pid);
+  const waits = sample.some(({ waiting }) => waiting > 0);
   return {
     runtimeId,
     pids,
@@ -145,7 +146,7 @@ async function lookAt(holder: Holder, listed: readonly number[], look: Look): Pr
     others:
       connections * heldByConnection +
       held * each +
-      ((await hidesDescriptors(holder.pid, sample)) ? grownBytes : 0),
+      (waits && hidesDescriptors(open, await unixSocketsIn(holder.pid)) ? grownBytes : 0),
     hidden,
   };
 }
@@ -212,11 +213,17 @@ async function heldByAll(
   return held * (sample.length / Math.max(looked, 1));
 }
 
-/** A socket that waits in another to be received has itself descriptors waiting, of which nothing tells. */
-async function hidesDescriptors(pid: number, files: readonly OpenFile[]): Promise<boolean> {
-  if (!files.some(({ waiting }) => waiting > 0)) return false;
-  const open = new Set(files.filter(({ kind }) => kind === "socket").map(({ inode }) => inode));
-  const sockets = await unixSocketsIn(pid);
+/**
+ * A socket that waits in another to be received has itself descriptors waiting, of which nothing tells.
+ * @param sockets of its network; undefined: too many to be told.
+ * @returns false also where somebody may not be looked at, who may have them open.
+ */
+export function hidesDescriptors(
+  { sample, refused }: OpenFiles,
+  sockets: readonly number[] | undefined,
+): boolean {
+  if (refused) return false;
+  const open = new Set(sample.filter(({ kind }) => kind === "socket").map(({ inode }) => inode));
   return sockets === undefined || sockets.some((inode) => !open.has(inode));
 }
 
