@@ -98,7 +98,9 @@ impl Carried {
 
 /// The directories of programs, and what is mounted below them.
 fn program_mounts() -> Result<Vec<String>> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").at("mount", "/proc/self/mountinfo")?;
+    // Whatever somebody has called a mount anywhere on the machine; programs are in none whose name is no UTF-8.
+    let table = std::fs::read("/proc/self/mountinfo").at("mount", "/proc/self/mountinfo")?;
+    let table = String::from_utf8_lossy(&table);
     let places: Vec<&str> = table.lines().filter_map(|line| line.split(' ').nth(4)).collect();
     let mut found = Vec::new();
     for name in PROGRAM_DIRS {

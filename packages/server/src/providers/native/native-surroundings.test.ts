@@ -78,6 +78,10 @@ await describeWith(
       expectSandboxes(await serve(["mount -t tmpfs none $d/data"]));
     });
 
+    it("a mount whose name is no UTF-8, as some sticks have them", { timeout: 90_000 }, async () => {
+      expectSandboxes(await serve(['n=$d/$(printf "\\377")', 'mkdir "$n"', 'mount -t tmpfs none "$n"']));
+    });
+
     it("data_dir on a file system that refuses programs: the message says so", {
       timeout: 90_000,
     }, async () => {
