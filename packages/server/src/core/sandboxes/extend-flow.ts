@@ -75,6 +75,16 @@ export class ExtendFlow {
     return held;
   }
 
+  /** Why the store took no new expiry of a sandbox: somebody else changed it, of which memory has not heard. */
+  async #unmoved({ id }: SandboxRow): Promise<Error> {
+    const row = await this.#context.store.sandboxes.get(id);
+    if (row === undefined) return sandboxNotFound(id);
+    if (!isExtendable(row)) return notExtendable(row);
+    return new Conflict(
+      `sandbox "${id}" cannot be extended: it changed meanwhile, or another service answers for it; try again`,
+    );
+  }
+
   /** Why a sandbox is not in memory. */
   async #missing(id: string): Promise<Error> {
     const row = await this.#context.store.sandboxes.get(id as SandboxRow["id"]);
@@ -87,8 +97,7 @@ export class ExtendFlow {
     const { store, clock, expiry, registry } = this.#context;
     const { row } = entry;
     const now = clock.now();
-    const extendable = row.state === "running" || row.state === "unhealthy";
-    if (!extendable || row.destroyRequested || !hasTimeLeft(entry, now)) throw notExtendable(row);
+    if (!isExtendable(row) || !hasTimeLeft(entry, now)) throw notExtendable(row);
     if (entry.provider === undefined) {
       const why = registry.absence(row.provider);
       throw new Unavailable(
@@ -102,9 +111,7 @@ export class ExtendFlow {
       updatedAt: now,
     };
     const moved = await store.sandboxes.update(row.id, extendableStates, change, this.#context.fence);
-    // Somebody else moved it; memory has not heard how.
-    if (moved === undefined)
-      throw new Conflict(`sandbox "${row.id}" cannot be extended: it changed meanwhile; look at its state`);
+    if (moved === undefined) throw await this.#unmoved(row);
     entry.row = moved;
     entry.outdated = false;
     expiry.set(moved.id, moved.expiresAt);
@@ -153,6 +160,10 @@ export class ExtendFlow {
     const at = new Date(clock.now().getTime() + told.lifeMs);
     await live.work(entry, "other", () => writeTold(entry, at, this.#context));
   }
+}
+
+function isExtendable(row: SandboxRow): boolean {
+  return (row.state === "running" || row.state === "unhealthy") && !row.destroyRequested;
 }
 
 function notExtendable(row: SandboxRow, doing?: string): Conflict {

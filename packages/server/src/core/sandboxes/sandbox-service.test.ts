@@ -700,6 +700,19 @@ describe("extend", () => {
     await expect(extend(running.id)).rejects.toThrow(/is in state error and cannot be extended/);
   });
 
+  it("is refused as what it has become where somebody else has ended it, of which memory has not heard", async () => {
+    const h = await harness();
+    const { id } = await h.spawn();
+    const extend = () => h.service.extend(id, 1_000, { signal: forever });
+    const fence = { holder: "local", generation: 0 };
+    const change = { state: "error", updatedAt: h.clock.now() } as const;
+    await store.sandboxes.update(id, ["running"], change, fence);
+    await expect(extend()).rejects.toMatchObject({
+      message: expect.stringMatching(/is in state error and cannot be extended/),
+      details: { sandbox_ended: "error" },
+    });
+  });
+
   it("stands although the sandbox could not be told, which the next reconciliation makes good", async () => {
     const h = await harness();
     const row = await h.spawn();
