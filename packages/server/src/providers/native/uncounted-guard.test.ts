@@ -187,6 +187,29 @@ describe("the guard of what is counted for nobody", () => {
     }
   });
 
+  it("looks ever more rarely while nobody is to blame and no more grows, a minute apart at most, and at once when more has", async () => {
+    vi.useFakeTimers();
+    try {
+      const { guard, memory, reads } = guarded();
+      await guard.look();
+      memory.uncountedMb = 1_500;
+      const readsWithin = async (seconds: number) => {
+        const before = reads();
+        for (const end = performance.now() + seconds * 1_000; performance.now() < end; )
+          vi.advanceTimersByTime(await guard.look());
+        return reads() - before;
+      };
+      expect(await readsWithin(16)).toBe(8);
+      await readsWithin(120);
+      expect(await readsWithin(600)).toBeLessThanOrEqual(11);
+      memory.uncountedMb = 1_700;
+      expect(await readsWithin(2)).toBe(1);
+      expect(await readsWithin(14)).toBe(7);
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
   it("takes what has become less long after an end for no help of that", async () => {
     vi.useFakeTimers();
     try {

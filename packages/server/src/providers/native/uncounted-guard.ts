@@ -10,6 +10,12 @@ const pauseMs = 500;
 const longPauseMs = 2_000;
 /** After a look in vain, as many times as long as it took: a quarter of a processor at most. */
 const pausesOfLook = 3;
+/**
+ * After so many in vain the next ones come ever later, up to a minute, while no more has grown: sandboxes may stand still for each, and
+ * what has grown may be the machine's own, for good.
+ */
+const eagerLooks = 8;
+const longestRestMs = 60_000;
 /** Less than this is no reason to end anybody; where /proc/zoneinfo is hidden, what processors keep of free pages is part of it. */
 const leastMb = 256;
 /** So much less there is at least, so soon, after who had it was stopped: what sandboxes and the machine take beside comes and goes. */
@@ -74,6 +80,8 @@ export class UncountedGuard implements AsyncDisposable {
   #writtenMb = Number.POSITIVE_INFINITY;
   /** Looks in a row that found no sandbox to blame. */
   #inVain = 0;
+  /** How many there were since it has grown, and when the next one is to be, unless more has. */
+  #rest: { grownMb: number; looks: number; untilMs: number } | undefined;
   /** When that was told last. */
   #toldMs: number | undefined;
   /** When somebody was first waited for that is being destroyed, since too much has grown. */
@@ -122,6 +130,7 @@ export class UncountedGuard implements AsyncDisposable {
     else if (grownMb <= mostMb / 2) await this.#options.seeOthers?.();
     if (grownMb <= mostMb) {
       this.#inVain = 0;
+      this.#rest = undefined;
       this.#leavesSinceMs = undefined;
       // What goes up and down about the most that may be is no help of whoever was stopped, and not over.
       if (grownMb <= mostMb * (1 - furtherShare)) {
@@ -131,6 +140,7 @@ export class UncountedGuard implements AsyncDisposable {
       return pauseMs;
     }
     if (this.#waitsForMore(grownMb, mostMb) || this.#someoneLeaves()) return pauseMs;
+    if (this.#rests(grownMb, mostMb)) return longPauseMs;
     const beganMs = performance.now();
     const holdings = await this.#options.holdings(
       [...this.#options.running()],
@@ -142,6 +152,7 @@ export class UncountedGuard implements AsyncDisposable {
     if (worst === undefined || sumOf(holdings.values()) / 2 ** 20 < grownMb / 2) {
       this.#tellUncounted(grown, { uncountedMb, usualMb });
       this.#inVain++;
+      this.#restAfter(grownMb, mostMb);
       return Math.max(longPauseMs, pausesOfLook * (performance.now() - beganMs));
     }
     if (performance.now() - beganMs > longPauseMs && !(await this.#isStillMore(mostMb))) return pauseMs;
@@ -167,6 +178,23 @@ export class UncountedGuard implements AsyncDisposable {
       { event: "memory.usual", grown_mb: Math.round(grownMb) },
       `the machine's memory that is counted for nobody is within its bounds again (${of})`,
     );
+  }
+
+  #restAfter(grownMb: number, mostMb: number): void {
+    const before = this.#rest;
+    const goesOn = before !== undefined && grownMb <= before.grownMb + mostMb * furtherShare;
+    const looks = goesOn ? before.looks + 1 : 1;
+    const restMs = Math.min(longPauseMs * 2 ** (looks - eagerLooks), longestRestMs);
+    this.#rest = {
+      grownMb: goesOn ? before.grownMb : grownMb,
+      looks,
+      untilMs: performance.now() + restMs,
+    };
+  }
+
+  #rests(grownMb: number, mostMb: number): boolean {
+    if (this.#rest === undefined || grownMb > this.#rest.grownMb + mostMb * furtherShare) return false;
+    return performance.now() < this.#rest.untilMs;
   }
 
   /** After a look that took long. */
