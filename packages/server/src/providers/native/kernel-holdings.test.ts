@@ -11,6 +11,7 @@ import { bytesOfNobody, kernelMemoryOf } from "./kernel-memory.ts";
 import { deviceName, fileKey, type LockSample, lockBytesOf, locksOf, sampleLocks } from "./lock-table.ts";
 import { mappedFilesOf } from "./mapped-files.ts";
 import { openFilesOf, pidNamespace, processesByNamespace } from "./open-files.ts";
+import type { StandingStill } from "./standing-still.ts";
 import { waitingCall, waitingCallsOf } from "./waiting-calls.ts";
 
 const table =
@@ -229,6 +230,34 @@ describe("what the kernel keeps for sandboxes", () => {
   it("is nothing for a process that is gone", async () => {
     const gone = { runtimeId: "rt-gone" as RuntimeId, pid: 0x3f_ffff, lower: "/", hasDisk: true };
     expect(await kernelHoldings([gone], 1 << 30)).toEqual(new Map([["rt-gone", 0]]));
+  });
+
+  it("has twice as many sandboxes stand still whose processes come and go each time it was in vain", async () => {
+    let stood = 0;
+    let pid = 0x3f_0000;
+    const still = {
+      processes: async () => [pid++],
+      begin: async () => {
+        stood++;
+        return { [Symbol.asyncDispose]: async () => undefined };
+      },
+    } as unknown as StandingStill;
+    // A process with few open files.
+    const sleeper = spawn("sleep", ["60"]);
+    const holder = { pid: sleeper.pid ?? 0, lower: "/", hasDisk: true, still };
+    const holders = Array.from({ length: 9 }, (_, i) => ({ ...holder, runtimeId: `rt-${i}` as RuntimeId }));
+    const standing = async (inVain: number) => {
+      stood = 0;
+      await kernelHoldings(holders, 1 << 30, inVain);
+      return stood;
+    };
+    try {
+      expect(await standing(0)).toBe(0);
+      expect(await standing(1)).toBe(4);
+      expect(await standing(2)).toBe(8);
+    } finally {
+      sleeper.kill("SIGKILL");
+    }
   });
 
   it("is told of those alone who could be looked at in time, and each has its turn", async () => {

@@ -97,6 +97,16 @@ describe("the guard of what is counted for nobody", () => {
     }
   });
 
+  it("tells growth that comes and goes about the most that may be once in an hour", async () => {
+    const { guard, memory, told } = guarded();
+    await guard.look();
+    for (let look = 0; look < 6; look++) {
+      memory.uncountedMb = look % 2 === 0 ? 1_500 : 1_290;
+      await guard.look();
+    }
+    expect(told).toEqual([expect.stringMatching(/^memory.uncounted /)]);
+  });
+
   it("has nobody answer for what is counted for somebody, and takes none of it for usual", async () => {
     const { guard, holdings, memory, counted, stopped } = guarded();
     memory.uncountedMb = 1_300;
@@ -182,6 +192,30 @@ describe("the guard of what is counted for nobody", () => {
         expect(stopped).toHaveLength(ends);
         vi.advanceTimersByTime(500);
       }
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
+  it("waits again for who is being destroyed once a minute, where they go on all the time", async () => {
+    vi.useFakeTimers();
+    try {
+      const { guard, memory, destroying, reads } = guarded();
+      await guard.look();
+      destroying.add(two);
+      memory.uncountedMb = 1_500;
+      const readAt: number[] = [];
+      const began = performance.now();
+      for (let before = 0; performance.now() - began < 70_000; before = reads()) {
+        await guard.look();
+        if (reads() > before) readAt.push((performance.now() - began) / 1_000);
+        memory.uncountedMb += 200;
+        vi.advanceTimersByTime(500);
+      }
+      expect(readAt[0]).toBe(2);
+      expect(readAt).toContain(60);
+      expect(readAt.filter((s) => s > 60 && s < 62.5)).toEqual([]);
+      expect(readAt).toContain(62.5);
     } finally {
       vi.useRealTimers();
     }
