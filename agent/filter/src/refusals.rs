@@ -164,11 +164,12 @@ fn all(uncounted: u32) -> Program {
     program
 }
 
-/// What reaches the tables and disks that sandboxes share with their host, and nothing else.
+/// What reaches the tables and disks that sandboxes share with their host, and what an engine may allow that gives capabilities.
 fn only_shared(uncounted: u32) -> Program {
     let mut program = own_table();
     machines_memory(&mut program);
     decided_by_user(&mut program);
+    allowed_by_some_engines(&mut program);
     shared(&mut program, uncounted, true);
     program.give(RET_ALLOW);
     program
@@ -255,6 +256,24 @@ fn decided_by_user(program: &mut Program) {
         rules.when(F_SETSIG, refuse(libc::EINVAL));
         rules.give(RET_ALLOW);
     });
+}
+
+/// What Docker's profile refuses to whoever has no capability, and Podman's does not: namespaces of one's own, in which one has all of
+/// them, and keys, which the kernel keeps for each user.
+fn allowed_by_some_engines(program: &mut Program) {
+    // Its flags are in memory, where no filter sees them; programs have a fallback.
+    program.when(libc::SYS_clone3 as u32, refuse(libc::ENOSYS));
+    for call in [libc::SYS_clone, libc::SYS_unshare] {
+        program.only_for(call, |rules| {
+            rules.load(argument(0));
+            rules.put(JUMP_ANY_BIT, NEW_NAMESPACES, 0, 1);
+            rules.give(refuse(libc::EPERM));
+            rules.give(RET_ALLOW);
+        });
+    }
+    for call in [libc::SYS_keyctl, libc::SYS_add_key, libc::SYS_request_key] {
+        program.when(call as u32, refuse(libc::EPERM));
+    }
 }
 
 /// Threads have the open files of their process: a table of a thread's own would hide from the service what the kernel keeps for it.
@@ -441,8 +460,8 @@ pub fn install_asking() -> Result<OwnedFd> {
     all(RET_ASK).install_with_listener()
 }
 
-/// What no profile of an engine refuses: calls that reach the tables and disks which sandboxes share with their host.
-/// Needs no_new_privs to be set already; comes on top of the filters that are there.
+/// What no profile of an engine refuses, or not that of every one: calls that reach the tables and disks which sandboxes share with
+/// their host, namespaces, keys. Needs no_new_privs to be set already; comes on top of the filters that are there.
 pub fn install_shared() -> Result<()> {
     only_shared(RET_ALLOW).install()
 }
@@ -727,8 +746,23 @@ mod tests {
         let mptcp = [libc::AF_INET as u64, libc::SOCK_STREAM as u64, libc::IPPROTO_MPTCP as u64, 0, 0, 0];
         assert_eq!(shared(libc::SYS_socket, mptcp), refuse(libc::EPROTONOSUPPORT));
         assert_eq!(run(&only_shared(RET_ALLOW), libc::SYS_io_setup, 0x4000_0003, [0; 6]), refuse(libc::ENOSYS));
-        for call in [libc::SYS_clone3, libc::SYS_mount, libc::SYS_unshare] {
+        for call in [libc::SYS_mount, libc::SYS_ptrace, libc::SYS_process_vm_readv] {
             assert_eq!(shared(call, [0; 6]), RET_ALLOW);
+        }
+    }
+
+    #[test]
+    fn no_engine_gives_namespaces_or_keys() {
+        let shared = |call, first: i32| run(&only_shared(RET_ALLOW), call, AUDIT_ARCH, [first as u64, 0, 0, 0, 0, 0]);
+        for call in [libc::SYS_clone, libc::SYS_unshare] {
+            for flag in [libc::CLONE_NEWUSER, libc::CLONE_NEWNET, libc::CLONE_NEWNS] {
+                assert_eq!(shared(call, flag | libc::SIGCHLD), refuse(libc::EPERM));
+            }
+            assert_eq!(shared(call, libc::CLONE_FILES), RET_ALLOW);
+        }
+        assert_eq!(shared(libc::SYS_clone3, 0x1000), refuse(libc::ENOSYS));
+        for call in [libc::SYS_keyctl, libc::SYS_add_key, libc::SYS_request_key] {
+            assert_eq!(shared(call, 0), refuse(libc::EPERM));
         }
     }
 
