@@ -56,7 +56,7 @@ use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: alcove-agent serve (--listen-fd N | --listen-vsock PORT | --socket PATH) [--oom-fd N]... [--exec-cgroup-fd N]... [--exec-pids-fd N] [--exec-quota-fd N] [--sockets-fd N] [--datagram-sockets N] [--unclaimed-ms N] [--compat] [--filter] [--close-folder] [--passing-group GID]
+    "usage: alcove-agent serve (--listen-fd N | --listen-vsock PORT | --socket PATH) [--oom-fd N]... [--exec-cgroup-fd N]... [--exec-pids-fd N] [--exec-quota-fd N] [--sockets-fd N] [--datagram-sockets N] [--unclaimed-ms N] [--compat] [--filter] [--namespaces] [--close-folder] [--passing-group GID]
        alcove-agent stdio --socket PATH
        alcove-agent init layer=/dev/NAME port=N [hostname=NAME] [pids=N] [address=IP/LENGTH [gateway=IP] [dns=IP]]
        alcove-agent --version";
@@ -83,6 +83,8 @@ struct Filters {
     compat: bool,
     /// What reaches tables and disks of the whole machine, where nobody else took it.
     shared: bool,
+    /// Commands may make namespaces of their own all the same.
+    namespaces: bool,
     /// Where this process is asked for sockets whose memory is counted for nobody, when whoever started it filters.
     sockets: Option<RawFd>,
     most_datagrams: Option<usize>,
@@ -149,6 +151,7 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
             "--close-folder" => terms.close_folder = true,
             "--compat" => filters.compat = true,
             "--filter" => filters.shared = true,
+            "--namespaces" => filters.namespaces = true,
             _ => return Err(format!("option {option} is unknown")),
         }
     }
@@ -238,7 +241,8 @@ fn serve(
         unsafe { OwnedFd::from_raw_fd(fd) }
     });
     if filters.shared {
-        asked = install_filter(filters.most_datagrams.is_some()).map_err(|error| format!("--filter: {error}"))?;
+        asked = install_filter(filters.most_datagrams.is_some(), filters.namespaces)
+            .map_err(|error| format!("--filter: {error}"))?;
     }
     let listener = match endpoint {
         Endpoint::Descriptor(fd) => {
@@ -277,7 +281,7 @@ fn serve(
 }
 
 /// Returns where this process is asked for sockets, if it is. It makes none of these kinds itself.
-fn install_filter(asking: bool) -> std::io::Result<Option<OwnedFd>> {
+fn install_filter(asking: bool, namespaces: bool) -> std::io::Result<Option<OwnedFd>> {
     // SAFETY: plain setting of this process. Commands never gain anything by an exec, with or without it.
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } < 0 {
         return Err(std::io::Error::last_os_error());
@@ -286,11 +290,11 @@ fn install_filter(asking: bool) -> std::io::Result<Option<OwnedFd>> {
     let _ = sys::keep_landlock_quiet();
     // Refused where somebody above has a listener already.
     if asking {
-        if let Ok(listener) = alcove_filter::install_shared_asking() {
+        if let Ok(listener) = alcove_filter::install_shared_asking(namespaces) {
             return Ok(Some(listener));
         }
     }
-    alcove_filter::install_shared().map(|()| None)
+    alcove_filter::install_shared(namespaces).map(|()| None)
 }
 
 /// Makes this process fit to hold a secret among programs that are not trusted, and to stay small. Returns the limit of

@@ -165,11 +165,12 @@ fn all(uncounted: u32) -> Program {
 }
 
 /// What reaches the tables and disks that sandboxes share with their host, and what an engine may allow that gives capabilities.
-fn only_shared(uncounted: u32) -> Program {
+/// `namespaces`: commands may make some of their own, as the operator gave them the capability for it.
+fn only_shared(uncounted: u32, namespaces: bool) -> Program {
     let mut program = own_table();
     machines_memory(&mut program);
     decided_by_user(&mut program);
-    allowed_by_some_engines(&mut program);
+    allowed_by_some_engines(&mut program, namespaces);
     shared(&mut program, uncounted, true);
     program.give(RET_ALLOW);
     program
@@ -260,16 +261,18 @@ fn decided_by_user(program: &mut Program) {
 
 /// What Docker's profile refuses to whoever has no capability, and Podman's does not: namespaces of one's own, in which one has all of
 /// them, and keys, which the kernel keeps for each user.
-fn allowed_by_some_engines(program: &mut Program) {
-    // Its flags are in memory, where no filter sees them; programs have a fallback.
-    program.when(libc::SYS_clone3 as u32, refuse(libc::ENOSYS));
-    for call in [libc::SYS_clone, libc::SYS_unshare] {
-        program.only_for(call, |rules| {
-            rules.load(argument(0));
-            rules.put(JUMP_ANY_BIT, NEW_NAMESPACES, 0, 1);
-            rules.give(refuse(libc::EPERM));
-            rules.give(RET_ALLOW);
-        });
+fn allowed_by_some_engines(program: &mut Program, namespaces: bool) {
+    if !namespaces {
+        // Its flags are in memory, where no filter sees them; programs have a fallback.
+        program.when(libc::SYS_clone3 as u32, refuse(libc::ENOSYS));
+        for call in [libc::SYS_clone, libc::SYS_unshare] {
+            program.only_for(call, |rules| {
+                rules.load(argument(0));
+                rules.put(JUMP_ANY_BIT, NEW_NAMESPACES, 0, 1);
+                rules.give(refuse(libc::EPERM));
+                rules.give(RET_ALLOW);
+            });
+        }
     }
     for call in [libc::SYS_keyctl, libc::SYS_add_key, libc::SYS_request_key] {
         program.when(call as u32, refuse(libc::EPERM));
@@ -462,13 +465,13 @@ pub fn install_asking() -> Result<OwnedFd> {
 
 /// What no profile of an engine refuses, or not that of every one: calls that reach the tables and disks which sandboxes share with
 /// their host, namespaces, keys. Needs no_new_privs to be set already; comes on top of the filters that are there.
-pub fn install_shared() -> Result<()> {
-    only_shared(RET_ALLOW).install()
+pub fn install_shared(namespaces: bool) -> Result<()> {
+    only_shared(RET_ALLOW, namespaces).install()
 }
 
 /// The same, asking as [`install_asking`] does.
-pub fn install_shared_asking() -> Result<OwnedFd> {
-    only_shared(RET_ASK).install_with_listener()
+pub fn install_shared_asking(namespaces: bool) -> Result<OwnedFd> {
+    only_shared(RET_ASK, namespaces).install_with_listener()
 }
 
 #[cfg(test)]
@@ -536,7 +539,7 @@ mod tests {
         let route = [libc::AF_NETLINK as u64, libc::SOCK_RAW as u64, libc::NETLINK_ROUTE as u64, 0, 0, 0];
         let datagrams = [libc::AF_INET6 as u64, (libc::SOCK_DGRAM | cloexec) as u64, 0, 0, 0, 0];
         let streams = [libc::AF_INET as u64, (libc::SOCK_STREAM | cloexec) as u64, 0, 0, 0, 0];
-        for program in [all(RET_ASK), only_shared(RET_ASK)] {
+        for program in [all(RET_ASK), only_shared(RET_ASK, false)] {
             for (arguments, answer) in [(route, RET_ASK), (datagrams, RET_ASK), (streams, RET_ALLOW)] {
                 assert_eq!(run(&program, libc::SYS_socket, AUDIT_ARCH, arguments), answer);
             }
@@ -551,7 +554,7 @@ mod tests {
     fn socket_options_are_those_that_programs_use() {
         const MCAST_JOIN_SOURCE_GROUP: i32 = 46;
         let v6_pktoptions = 6;
-        for program in [all(RET_ALLOW), only_shared(RET_ALLOW)] {
+        for program in [all(RET_ALLOW), only_shared(RET_ALLOW, false)] {
             for (level, name, answer) in [
                 (libc::SOL_SOCKET, libc::SO_REUSEADDR, RET_ALLOW),
                 (libc::SOL_SOCKET, libc::SO_KEEPALIVE, RET_ALLOW),
@@ -598,12 +601,12 @@ mod tests {
             }
         }
         assert_eq!(option(&all(RET_ALLOW), libc::SOL_NETLINK, 1), RET_ALLOW);
-        assert_eq!(option(&only_shared(RET_ALLOW), libc::SOL_PACKET, 1), RET_ALLOW);
+        assert_eq!(option(&only_shared(RET_ALLOW, false), libc::SOL_PACKET, 1), RET_ALLOW);
     }
 
     #[test]
     fn nobody_inside_adds_filters_of_their_own() {
-        for program in [all(RET_ALLOW), only_shared(RET_ALLOW)] {
+        for program in [all(RET_ALLOW), only_shared(RET_ALLOW, false)] {
             let call = |number, arguments| run(&program, number, AUDIT_ARCH, arguments);
             let prctl = |option: i32, mode: u64| call(libc::SYS_prctl, [option as u64, mode, 0, 0, 0, 0]);
             assert_eq!(call(libc::SYS_seccomp, [1, 0, 0, 0, 0, 0]), refuse(libc::EINVAL));
@@ -622,7 +625,7 @@ mod tests {
             assert_eq!(plain(call, 3), DONE);
         }
         assert_eq!(plain(libc::SYS_fsync, 3), RET_ALLOW);
-        for program in [all(RET_ALLOW), only_shared(RET_ALLOW)] {
+        for program in [all(RET_ALLOW), only_shared(RET_ALLOW, false)] {
             let advise = |advice: i32| run(&program, libc::SYS_fadvise64, AUDIT_ARCH, [3, 0, 0, advice as u64, 0, 0]);
             assert_eq!(advise(libc::POSIX_FADV_DONTNEED), DONE);
             assert_eq!(advise(libc::POSIX_FADV_SEQUENTIAL), RET_ALLOW);
@@ -632,7 +635,7 @@ mod tests {
 
     #[test]
     fn memory_takes_neither_the_machines_huge_pages_nor_interrupts_its_processors() {
-        for program in [all(RET_ALLOW), only_shared(RET_ALLOW)] {
+        for program in [all(RET_ALLOW), only_shared(RET_ALLOW, false)] {
             let call = |number, arguments| run(&program, number, AUDIT_ARCH, arguments);
             let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
             let mmap = |flags: u64| call(libc::SYS_mmap, [0, 4_096, 3, flags, u64::MAX, 0]);
@@ -675,7 +678,7 @@ mod tests {
 
     #[test]
     fn nothing_is_done_past_the_filter() {
-        for program in [all(RET_ALLOW), only_shared(RET_ALLOW)] {
+        for program in [all(RET_ALLOW), only_shared(RET_ALLOW, false)] {
             for call in RINGS {
                 assert_eq!(run(&program, *call, AUDIT_ARCH, [0; 6]), refuse(libc::ENOSYS));
             }
@@ -685,7 +688,7 @@ mod tests {
 
     #[test]
     fn attributes_of_files_take_no_more_than_files() {
-        for program in [all(RET_ALLOW), only_shared(RET_ALLOW)] {
+        for program in [all(RET_ALLOW), only_shared(RET_ALLOW, false)] {
             for number in [libc::SYS_setxattr, libc::SYS_lsetxattr, libc::SYS_fsetxattr] {
                 let set = |size: u64| run(&program, number, AUDIT_ARCH, [3, 0x1000, 0x2000, size, 0, 0]);
                 assert_eq!((set(0), set(992)), (RET_ALLOW, RET_ALLOW));
@@ -697,7 +700,7 @@ mod tests {
 
     #[test]
     fn no_call_waits_for_more_descriptors_than_select_is_made_for() {
-        for program in [all(RET_ALLOW), only_shared(RET_ALLOW)] {
+        for program in [all(RET_ALLOW), only_shared(RET_ALLOW, false)] {
             for (call, number) in WAITS {
                 let wait = |most: u64| {
                     let mut arguments = [0x1000; 6];
@@ -739,21 +742,22 @@ mod tests {
 
     #[test]
     fn the_shared_part_refuses_what_reaches_the_machine_and_leaves_the_rest_to_the_engine() {
-        let shared = |call, arguments| run(&only_shared(RET_ALLOW), call, AUDIT_ARCH, arguments);
+        let shared = |call, arguments| run(&only_shared(RET_ALLOW, false), call, AUDIT_ARCH, arguments);
         assert_eq!(shared(libc::SYS_io_setup, [1, 0, 0, 0, 0, 0]), refuse(libc::ENOSYS));
         assert_eq!(shared(libc::SYS_sync, [0; 6]), DONE);
         assert_eq!(shared(libc::SYS_setrlimit, [libc::RLIMIT_CORE as u64, 0, 0, 0, 0, 0]), DONE);
         let mptcp = [libc::AF_INET as u64, libc::SOCK_STREAM as u64, libc::IPPROTO_MPTCP as u64, 0, 0, 0];
         assert_eq!(shared(libc::SYS_socket, mptcp), refuse(libc::EPROTONOSUPPORT));
-        assert_eq!(run(&only_shared(RET_ALLOW), libc::SYS_io_setup, 0x4000_0003, [0; 6]), refuse(libc::ENOSYS));
+        assert_eq!(run(&only_shared(RET_ALLOW, false), libc::SYS_io_setup, 0x4000_0003, [0; 6]), refuse(libc::ENOSYS));
         for call in [libc::SYS_mount, libc::SYS_ptrace, libc::SYS_process_vm_readv] {
             assert_eq!(shared(call, [0; 6]), RET_ALLOW);
         }
     }
 
     #[test]
-    fn no_engine_gives_namespaces_or_keys() {
-        let shared = |call, first: i32| run(&only_shared(RET_ALLOW), call, AUDIT_ARCH, [first as u64, 0, 0, 0, 0, 0]);
+    fn no_engine_gives_namespaces_or_keys_unless_the_operator_gives_namespaces() {
+        let shared =
+            |call, first: i32| run(&only_shared(RET_ALLOW, false), call, AUDIT_ARCH, [first as u64, 0, 0, 0, 0, 0]);
         for call in [libc::SYS_clone, libc::SYS_unshare] {
             for flag in [libc::CLONE_NEWUSER, libc::CLONE_NEWNET, libc::CLONE_NEWNS] {
                 assert_eq!(shared(call, flag | libc::SIGCHLD), refuse(libc::EPERM));
@@ -761,14 +765,19 @@ mod tests {
             assert_eq!(shared(call, libc::CLONE_FILES), RET_ALLOW);
         }
         assert_eq!(shared(libc::SYS_clone3, 0x1000), refuse(libc::ENOSYS));
+        let own =
+            |call, first: i32| run(&only_shared(RET_ALLOW, true), call, AUDIT_ARCH, [first as u64, 0, 0, 0, 0, 0]);
+        assert_eq!(own(libc::SYS_unshare, libc::CLONE_NEWUSER), RET_ALLOW);
+        assert_eq!(own(libc::SYS_clone3, 0x1000), RET_ALLOW);
         for call in [libc::SYS_keyctl, libc::SYS_add_key, libc::SYS_request_key] {
             assert_eq!(shared(call, 0), refuse(libc::EPERM));
+            assert_eq!(own(call, 0), refuse(libc::EPERM));
         }
     }
 
     #[test]
     fn what_is_decided_by_user_is_refused_where_users_are_the_hosts() {
-        let shared = |call, arguments| run(&only_shared(RET_ALLOW), call, AUDIT_ARCH, arguments);
+        let shared = |call, arguments| run(&only_shared(RET_ALLOW, false), call, AUDIT_ARCH, arguments);
         assert_eq!(shared(libc::SYS_mq_open, [0; 6]), refuse(libc::ENOSYS));
         let resize = [0, libc::F_SETPIPE_SZ as u64, 1 << 20, 0, 0, 0];
         assert_eq!(shared(libc::SYS_fcntl, resize), refuse(libc::EPERM));
@@ -791,7 +800,7 @@ mod tests {
     #[test]
     fn no_request_has_all_packets_of_the_machine_stamped() {
         for request in [0x8906, 0x8907, 0x8010_8906, 0x8010_8907] {
-            for program in [all(RET_ALLOW), only_shared(RET_ALLOW)] {
+            for program in [all(RET_ALLOW), only_shared(RET_ALLOW, false)] {
                 let stamp = [3, request, 0x1000, 0, 0, 0];
                 assert_eq!(run(&program, libc::SYS_ioctl, AUDIT_ARCH, stamp), refuse(libc::ENOENT));
             }

@@ -1,4 +1,5 @@
-import { access, mkdir, readFile, stat } from "node:fs/promises";
+import { randomUUID } from "node:crypto";
+import { access, mkdir, readFile, rename, stat, writeFile } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { Readable } from "node:stream";
 import { abortable } from "../../platform/abortable.ts";
@@ -19,9 +20,12 @@ import type { EngineClient } from "./engine-client.ts";
 import { isRefusal } from "./engine-errors.ts";
 import { Anything, CreatedContainer } from "./engine-shapes.ts";
 import { agentVolume, labelNames, shortInstance } from "./labels.ts";
+import { outboundResolver } from "./network-mode.ts";
 import type { RuntimeRecords } from "./runtime-records.ts";
 
 const fillTimeoutMs = 60_000;
+/** In the agent's folder, for containers whose engine writes none. */
+const resolverFile = "resolv.conf";
 
 /** Brings the agent into containers. */
 export interface AgentDelivery {
@@ -40,12 +44,20 @@ export class BoundAgent implements AgentDelivery {
   readonly #dataDir: string;
   readonly #binary: string;
   readonly #records: RuntimeRecords;
+  readonly #namesResolver: boolean;
   #stored: Promise<string> | undefined;
 
-  constructor(options: { dataDir: string; binary: string; records: RuntimeRecords }) {
+  /** @param options.namesResolver whether containers with a network of ours are told by a file of ours who resolves names. */
+  constructor(options: {
+    dataDir: string;
+    binary: string;
+    records: RuntimeRecords;
+    namesResolver: boolean;
+  }) {
     this.#dataDir = options.dataDir;
     this.#binary = options.binary;
     this.#records = options.records;
+    this.#namesResolver = options.namesResolver;
   }
 
   async prepare(runtimeId: RuntimeId): Promise<AgentMounts> {
@@ -59,6 +71,11 @@ export class BoundAgent implements AgentDelivery {
         { Type: "bind", Source: sockets, Target: socketFolder },
       ],
       tmpfs: {},
+      ...(this.#namesResolver && {
+        outboundMounts: [
+          { Type: "bind", Source: join(folder, resolverFile), Target: "/etc/resolv.conf", ReadOnly: true },
+        ],
+      }),
     };
   }
 
@@ -85,11 +102,14 @@ export class BoundAgent implements AgentDelivery {
     return Promise.resolve();
   }
 
-  /** @returns the host folder that becomes /.alcove: the program, and a place to mount the socket's folder at. */
+  /** @returns the host folder that becomes /.alcove: the program, a place to mount the socket's folder at, and the resolver. */
   async #store(): Promise<string> {
     const { path } = await storeAgent({ dataDir: this.#dataDir, binary: this.#binary });
     const folder = dirname(path);
     await mkdir(join(folder, basename(socketFolder)), { recursive: true, mode: 0o755 });
+    const draft = join(folder, `${resolverFile}.${randomUUID()}`);
+    await writeFile(draft, `nameserver ${outboundResolver}\n`, { mode: 0o644 });
+    await rename(draft, join(folder, resolverFile));
     return folder;
   }
 }

@@ -114,6 +114,12 @@ describe("containerSpec()", () => {
     expect(filtered({ seccompProfile: "unconfined" })).toBe(false);
   });
 
+  it("leaves namespaces to commands where the operator gives them the capability for it", () => {
+    const entry = (addedCaps: string[]) => specOf({ addedCaps }).Entrypoint as string[];
+    expect(entry(["cap_sys_admin"])).toContain("--namespaces");
+    expect(entry(["NET_ADMIN"])).not.toContain("--namespaces");
+  });
+
   it("bounds the sockets for datagrams by the memory", () => {
     const entry = specOf().Entrypoint as string[];
     expect(entry[entry.indexOf("--datagram-sockets") + 1]).toBe("64");

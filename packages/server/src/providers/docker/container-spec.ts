@@ -37,6 +37,8 @@ const bytesPerMb = 1024 * 1024;
 export interface AgentMounts {
   mounts: readonly Record<string, unknown>[];
   tmpfs: Readonly<Record<string, string>>;
+  /** What a container with network `outbound` mounts beside that. */
+  outboundMounts?: readonly Record<string, unknown>[];
 }
 
 /** The engine's order for a sandbox's container: hardened by default, opened only by the operator's configuration. */
@@ -57,6 +59,7 @@ export function containerSpec(options: {
 }): Record<string, unknown> {
   const { runtime, config, agent } = options;
   const memory = runtime.memoryMb * bytesPerMb;
+  const network = networkFor(config.networkMode, runtime.network);
   return {
     Image: options.image,
     // The image's own ENTRYPOINT, CMD and HEALTHCHECK are not run.
@@ -65,6 +68,8 @@ export function containerSpec(options: {
       ...(ownFilter(config)
         ? ["--filter", "--datagram-sockets", String(datagramSockets(runtime.memoryMb))]
         : []),
+      // What the capability is for, which engines allow with it.
+      ...(config.addedCaps.map(bareCapability).includes("SYS_ADMIN") ? ["--namespaces"] : []),
     ],
     Cmd: [],
     Healthcheck: { Test: ["NONE"] },
@@ -99,11 +104,11 @@ export function containerSpec(options: {
         { Name: "nofile", Soft: openFiles, Hard: openFiles },
         { Name: "memlock", Soft: lockedBytes, Hard: lockedBytes },
       ],
-      ...engineNetwork(networkFor(config.networkMode, runtime.network)),
+      ...engineNetwork(network),
       IpcMode: "private",
       CgroupnsMode: "private",
       ReadonlyRootfs: config.readOnlyRootfs,
-      Mounts: agent.mounts,
+      Mounts: [...agent.mounts, ...((network === "outbound" && agent.outboundMounts) || [])],
       Tmpfs: { ...writableFolders(config, runtime.slot), ...tmpfsMounts(config.tmpfs), ...agent.tmpfs },
       LogConfig: { Type: "json-file", Config: { "max-size": "1m", "max-file": "1" } },
       RestartPolicy: { Name: "no" },

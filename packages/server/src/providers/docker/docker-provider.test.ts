@@ -197,6 +197,15 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
     expect((await run(operations, "grep CapEff /proc/self/status")).stdout).toMatch(/0000000000002000/);
   });
 
+  it("namespaces are for those to whom the operator gives the capability for them", async () => {
+    const namespace = async (addedCaps: string[]) => {
+      const { operations } = await spawnIn(await open({ addedCaps }));
+      return (await run(operations, "unshare -u true 2>&1 && echo made")).stdout;
+    };
+    expect(await namespace([])).toContain("Operation not permitted");
+    expect(await namespace(["CAP_SYS_ADMIN"])).toBe("made\n");
+  });
+
   it("who is seen with more than disk_mb is stopped with the reason, volumes of its image included; others go on", async () => {
     const image = "alcove-test/volume:1";
     await importImage(engine, (await busyboxRootfs()).tar, image, ["VOLUME /data"]);

@@ -696,7 +696,8 @@ export class DockerProvider implements RuntimeProvider {
     this.#logger.info({ transport, why }, `agents are reached over ${transport}: ${why}`);
     const { dataDir, agentBinary: binary } = this.#options;
     return transport === "socket"
-      ? new BoundAgent({ dataDir, binary, records: this.#records })
+      ? // Podman writes no resolvers into containers without a network of its own.
+        new BoundAgent({ dataDir, binary, records: this.#records, namesResolver: isPodman(info) })
       : new AgentVolume({
           dataDir,
           binary,

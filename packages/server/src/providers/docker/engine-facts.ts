@@ -39,6 +39,11 @@ export function chooseTransport(
   return { transport: "socket", why: "engine and runtime share this machine's files and kernel" };
 }
 
+/** Whether the engine is no root of its machine: its containers are processes of a user namespace and count in no group of the service's. */
+export function isRootless(info: EngineInfo): boolean {
+  return (info.SecurityOptions ?? []).some((option) => option.includes("name=rootless"));
+}
+
 /** Whether root of a container is another user of the engine's machine: with userns-remap, and rootless. */
 export function mapsIds(info: EngineInfo): boolean {
   return (info.SecurityOptions ?? []).some((option) => /name=(userns|rootless)/.test(option));

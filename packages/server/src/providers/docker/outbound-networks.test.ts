@@ -60,6 +60,12 @@ await describeWith(["linux", "root", "launcher", "slirp4netns"], "what a network
       {},
       { OperatingSystem: "Docker Desktop" },
     ],
+    [
+      "an engine that runs as root",
+      "unix:///run/docker.sock",
+      {},
+      { SecurityOptions: ["name=seccomp", "name=rootless"] },
+    ],
   ])("%s: not at %s with %o", async (needed, socket, config, info) => {
     await using networks = networksOf(socket, config);
     expect(await networks.missing({ ...here, ...info })).toContain(needed);

@@ -27,7 +27,7 @@ import {
 } from "../launcher/index.ts";
 import type { Containers } from "./containers.ts";
 import type { EngineAddress } from "./engine-address.ts";
-import { sharesKernel, sharesMachine } from "./engine-facts.ts";
+import { isRootless, sharesKernel, sharesMachine } from "./engine-facts.ts";
 import type { EngineInfo } from "./engine-shapes.ts";
 import type { RuntimeRecords } from "./runtime-records.ts";
 
@@ -89,6 +89,7 @@ export class OutboundNetworks implements AsyncDisposable {
       return `an engine on this machine, and ${this.#address.text} is reached over TCP; run the service where the engine is`;
     if (!sharesMachine(this.#address, info) || !sharesKernel(this.#config, info))
       return "containers that share this machine's kernel: set providers.docker.runtime to runc, and use an engine of this machine";
+    if (isRootless(info)) return "an engine that runs as root, which a rootless one does not";
     if (process.getuid?.() !== 0) return "a service that runs as root, to enter the network of a container";
     if ((await findSlirp()) === undefined) return slirpMissing;
     return access(device, constants.R_OK | constants.W_OK).then(
