@@ -1,3 +1,4 @@
+import type { BulkRests } from "../../platform/bulk-rests.ts";
 import type { FairTurns } from "../../platform/fair-turns.ts";
 import type { Logger } from "../../platform/logger.ts";
 import {
@@ -77,6 +78,8 @@ export class AgentClient implements SandboxOperations, AsyncDisposable {
     watches?: SharedTable;
     /** In which what agents say is dealt with; those of this process unless given. */
     turns?: FairTurns;
+    /** Which whoever moves much takes while commands of others begin, likewise. */
+    rests?: BulkRests;
   }) {
     const { name, owner, watches } = options;
     const own: CommandGroups = {

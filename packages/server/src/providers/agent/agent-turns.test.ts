@@ -1,4 +1,5 @@
 import { afterEach, expect, it } from "vitest";
+import { BulkRests } from "../../platform/bulk-rests.ts";
 import { FairTurns } from "../../platform/fair-turns.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import type { ExecView } from "../../ports/index.ts";
@@ -30,7 +31,7 @@ function countedTurns() {
   return { turns: new FairTurns({ now: () => nowMs }), spend, state };
 }
 
-function clientOf(agent: FakeAgent, turns: FairTurns): AgentClient {
+function clientOf(agent: FakeAgent, turns: FairTurns, rests?: BulkRests): AgentClient {
   const client = new AgentClient({
     dial: unixDialer(agent.path),
     token: "0".repeat(64),
@@ -38,6 +39,7 @@ function clientOf(agent: FakeAgent, turns: FairTurns): AgentClient {
     owner: "",
     logger: silentLogger,
     turns,
+    ...(rests && { rests }),
   });
   closing.push(client);
   return client;
@@ -127,6 +129,57 @@ it("what a connection brought before it ended is told, though it waited for its 
     return last;
   });
   expect(await Promise.all(ends)).toEqual(views.map(() => "exit"));
+}, 60_000);
+
+/** Rests that end when the test says so, while a command of another sandbox is under way. */
+class HeldRests extends BulkRests {
+  readonly waiting: (() => void)[] = [];
+
+  constructor() {
+    super({ now: () => 0 });
+  }
+  override rest(who: string, goOn: () => void): boolean {
+    const rests = super.rest(who, () => undefined);
+    if (rests) this.waiting.push(goOn);
+    return rests;
+  }
+}
+
+it("a flood is not read on while a command of another sandbox is under way, until its rest is over; nothing of it is lost", async () => {
+  const piece = Buffer.alloc(8 + 65_536, "x");
+  const frames: Buffer[] = Array.from({ length: 64 }, (_, index) => {
+    const bytes = Buffer.from(piece);
+    bytes.writeBigUInt64BE(BigInt(index * 65_536));
+    return Buffer.concat([encodeHeader(frameKinds.stdout, bytes.length), bytes]);
+  });
+  frames.push(encodeJsonFrame(frameKinds.event, exit), encodeHeader(frameKinds.end, 0));
+  const agent = await agentThatSends(Buffer.concat(frames));
+  const rests = new HeldRests();
+  const client = clientOf(agent, new FairTurns(), rests);
+  let bytes = 0;
+  const view = await start(client, 1);
+  rests.begun("another sandbox");
+  const read = (async () => {
+    for await (const event of view.events) if (event.type === "output") bytes += event.data.length;
+  })();
+  const isOver = read.then(() => true);
+  let [most, count] = [0, 0];
+  for (let before = bytes; ; before = bytes) {
+    const over = await Promise.race([
+      isOver,
+      (async () => {
+        while (rests.waiting.length === 0) await new Promise((resolve) => setTimeout(resolve, 1));
+      })(),
+    ]);
+    if (over === true) break;
+    most = Math.max(most, bytes - before);
+    count += 1;
+    expect(rests.waiting).toHaveLength(1);
+    rests.waiting.pop()?.();
+  }
+  expect(bytes).toBe(64 * 65_536);
+  expect(count).toBeGreaterThan(20);
+  expect(most).toBeLessThanOrEqual(3 * 65_536);
 }, 60_000);
 
 const json = (kind: number, text: string) =>

@@ -1,4 +1,5 @@
 import type { Duplex } from "node:stream";
+import { BulkRests } from "../../platform/bulk-rests.ts";
 import { FairTurns, type Taker } from "../../platform/fair-turns.ts";
 import { Unavailable } from "../../ports/errors.ts";
 import type { CallOptions } from "../../ports/sandbox-operations.ts";
@@ -41,6 +42,10 @@ const lastingEverywhere = new SharedPlaces({
 });
 /** What agents say is dealt with a little in each turn of the loop, over all connections of this process. */
 const turnsEverywhere = new FairTurns();
+/** Who moves much rests while commands of others begin, likewise. */
+const restsEverywhere = new BulkRests();
+/** What somebody waits for from a key to its answer. */
+const isShort: ReadonlySet<AgentOperationName> = new Set(["exec.start", "exec.stdin"]);
 /** A place that lasts may be held for ever. */
 const longestLastingWaitMs = 10_000;
 /** Of either kind, those that wait for a place. */
@@ -69,6 +74,7 @@ export class AgentChannel {
   readonly #unconnected: (() => void)[] = [];
   readonly #turns: FairTurns;
   readonly #taker: Taker;
+  readonly #rests: BulkRests;
   readonly #short: Places;
   readonly #lasting: Places;
   readonly #files: Places;
@@ -82,6 +88,7 @@ export class AgentChannel {
    * @param options.owner whose sandbox it is, empty for nobody's.
    * @param options.shared bounds what lasts over several channels; all of this process unless given.
    * @param options.turns over several channels, likewise: owners take turns, and below them their sandboxes.
+   * @param options.rests over several channels, likewise: of sandboxes, whosever they are.
    */
   constructor(options: {
     dial: AgentDialer;
@@ -91,7 +98,9 @@ export class AgentChannel {
     dialsAtOnce?: number;
     shared?: SharedPlaces;
     turns?: FairTurns;
+    rests?: BulkRests;
   }) {
+    this.#rests = options.rests ?? restsEverywhere;
     this.#turns = options.turns ?? turnsEverywhere;
     // Those of nobody are not one's.
     this.#taker = { principal: options.owner || `sandbox ${options.name}`, owner: options.name };
@@ -166,14 +175,14 @@ export class AgentChannel {
       if (typeof request === "function" && this.#features === undefined) {
         const encode = (features: AgentFeatures) => {
           const known = request(features);
-          operation.asked = known.op;
+          this.#asks(known.op, operation);
           return encodeRequest(known, null);
         };
         void this.#beginFresh(encode, operation, signal);
         return;
       }
       const known = typeof request === "function" ? request(this.#features ?? new Set()) : request;
-      operation.asked = known.op;
+      this.#asks(known.op, operation);
       const reused = operation.fresh ? undefined : this.#takeIdle();
       if (reused === undefined) {
         void this.#beginFresh(encodeRequest(known, this.#hello), operation, signal);
@@ -190,6 +199,11 @@ export class AgentChannel {
     } catch (error) {
       operation.fail(error);
     }
+  }
+
+  #asks(op: AgentOperationName, operation: Operation): void {
+    operation.asked = op;
+    if (isShort.has(op)) this.#rests.begun(this.#name);
   }
 
   close(): void {
@@ -230,6 +244,7 @@ export class AgentChannel {
       name: this.#name,
       turns: this.#turns,
       taker: this.#taker,
+      rest: (goOn) => this.#rests.rest(this.#name, goOn),
       onWelcome: (features) => {
         this.#features = features;
       },

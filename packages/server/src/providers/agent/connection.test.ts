@@ -35,6 +35,7 @@ function connectionOver(
     name: "sb-1",
     turns: new FairTurns(),
     taker: { principal: "", owner: "sb-1" },
+    rest: () => false,
     onWelcome,
     onIdle: nothing,
     onClosed: nothing,

@@ -34,6 +34,8 @@ export type AgentFeatures = ReadonlySet<string>;
 const mostFeatures = 256;
 /** What was told last: thousands of agents of one release tell the same, and each of their clients keeps it. */
 let toldLast: AgentFeatures = new Set();
+/** A read of at least so many is one of an agent that sends as fast as it is read. */
+const bulkBytes = 32_768;
 /** Decoded and handed on at once, for some hundred microseconds; after it others of the process come. */
 const framesAtOnce = 32;
 
@@ -42,7 +44,7 @@ const framesAtOnce = 32;
  * the client make it single-use: the agent may have ended the operation before it saw them.
  *
  * What a read brings is dealt with at once while little is going on, else in the turns of all connections of the process. Until
- * then nothing more is read, and the other side's end is not looked at.
+ * then nothing more is read, and the other side's end is not looked at. After a read of much it may rest, so that commands of others go first.
  */
 export class AgentConnection implements FrameSink {
   readonly #socket: Duplex;
@@ -53,6 +55,9 @@ export class AgentConnection implements FrameSink {
   readonly #decoder = new FrameDecoder(this);
   readonly #turns: FairTurns;
   readonly #taker: Taker;
+  readonly #rest: (goOn: () => void) => boolean;
+  /** Nothing is read for a moment, in which others' commands go first. */
+  #resting = false;
   /** What was read and is not all decoded; and where the first of it goes on. */
   readonly #held: Buffer[] = [];
   #heldFrom = 0;
@@ -79,6 +84,8 @@ export class AgentConnection implements FrameSink {
     turns: FairTurns;
     /** As whom this one takes part in them. */
     taker: Taker;
+    /** Asked after each read of much. @returns whether nothing is read until it calls back. */
+    rest: (goOn: () => void) => boolean;
     /** The agent has told what it can do. */
     onWelcome: (features: AgentFeatures) => void;
     onIdle: (connection: AgentConnection) => void;
@@ -88,6 +95,7 @@ export class AgentConnection implements FrameSink {
     this.#name = options.name;
     this.#turns = options.turns;
     this.#taker = options.taker;
+    this.#rest = options.rest;
     this.#onWelcome = options.onWelcome;
     this.#onIdle = options.onIdle;
     this.#onClosed = options.onClosed;
@@ -179,7 +187,7 @@ export class AgentConnection implements FrameSink {
 
   resume(): void {
     this.#paused = false;
-    if (this.#held.length === 0) this.#socket.resume();
+    this.#readOn();
   }
 
   /** For who takes what has come one by one. @returns undefined when the next may be taken at once, else what to wait for. */
@@ -301,7 +309,8 @@ export class AgentConnection implements FrameSink {
     if (this.#closed) return;
     if (this.#held.length === 0) {
       // The operation may have let go on while the last of it was given.
-      if (!this.#paused && this.#socket.isPaused()) this.#socket.resume();
+      if (this.#restsAfter(chunk)) this.#socket.pause();
+      else if (this.#socket.isPaused()) this.#readOn();
       return;
     }
     this.#socket.pause();
@@ -316,12 +325,26 @@ export class AgentConnection implements FrameSink {
   }
 
   #onTurn(): void {
+    const [chunk] = this.#held;
     this.#takeSome();
     if (this.#closed) return;
     // Behind the other connections of the same sandbox.
     if (this.#held.length > 0) this.#awaitTurn();
     else if (this.#ended) this.#close();
-    else if (!this.#paused) this.#socket.resume();
+    else if (chunk === undefined || !this.#restsAfter(chunk)) this.#readOn();
+  }
+
+  #readOn(): void {
+    if (this.#held.length === 0 && !this.#paused && !this.#resting) this.#socket.resume();
+  }
+
+  #restsAfter(chunk: Buffer): boolean {
+    if (chunk.length < bulkBytes || this.#operation === null) return false;
+    this.#resting = this.#rest(() => {
+      this.#resting = false;
+      if (!this.#closed) this.#readOn();
+    });
+    return this.#resting;
   }
 
   /** Decodes as many frames as are handed on at once. */
@@ -354,6 +377,7 @@ export class AgentConnection implements FrameSink {
     this.#operation = null;
     if (this.#sentRaw) this.#close();
     else if (!this.#closed) {
+      this.#resting = false;
       this.resume();
       this.#onIdle(this);
     }
