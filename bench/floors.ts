@@ -14,10 +14,20 @@ export async function floorProgram(): Promise<string> {
   return path.join(crate, "target", "release", "alcove-floor");
 }
 
-/** fork+exec+wait of `argv` from a resident process, milliseconds of each run. */
-export async function forkExec(argv: readonly string[], count: number): Promise<number[]> {
+/**
+ * fork+exec+wait of `argv` from a resident process, milliseconds of each run.
+ * @param options.group folder of a control group that they are in.
+ */
+export async function forkExec(
+  argv: readonly string[],
+  count: number,
+  options: { group?: string } = {},
+): Promise<number[]> {
   const program = await floorProgram();
-  const { stdout } = await run(program, ["forkexec", String(count), ...argv]);
+  const command = [program, "forkexec", String(count), ...argv];
+  const joins = `echo $$ > ${options.group}/cgroup.procs && exec "$0" "$@"`;
+  const [file = program, ...rest] = options.group === undefined ? command : ["sh", "-c", joins, ...command];
+  const { stdout } = await run(file, rest);
   return stdout
     .trim()
     .split("\n")

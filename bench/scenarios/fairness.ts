@@ -2,6 +2,7 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { Agent, type IncomingMessage, request } from "node:http";
 import { setTimeout as delay } from "node:timers/promises";
+import { type FairnessFloor, fairnessFloor } from "../fairness-floors.ts";
 import { KeepAliveClient } from "../keep-alive-client.ts";
 import type { Row } from "../row.ts";
 import { startService } from "../service.ts";
@@ -25,25 +26,33 @@ interface Hog {
     client: KeepAliveClient;
     ids: readonly string[];
   }) => Promise<() => Promise<void>>;
+  /** The same without any of our processes; undefined where that would be none. */
+  floor?: (floor: FairnessFloor) => Promise<() => Promise<void>>;
 }
 
 const hogs: readonly Hog[] = [
   {
     what: "uses all its processor",
     begin: ({ client, ids: [id = ""] }) => runs(client, id, "while :; do :; done & while :; do :; done"),
+    floor: (floor) => floor.usesProcessor(),
   },
   {
     what: "writes its disk at full speed",
     begin: ({ client, ids: [id = ""] }) =>
       runs(client, id, "while :; do head -c 200000000 /dev/zero > /workspace/hog; done"),
   },
-  { what: "floods a reader with output", begin: ({ url, ids: [id = ""] }) => floods(url, id) },
+  {
+    what: "floods a reader with output",
+    begin: ({ url, ids: [id = ""] }) => floods(url, id),
+    floor: (floor) => floor.floods(),
+  },
   { what: "holds 1,000 idle streams", begin: holdsStreams },
 ];
 
-/** What one sandbox's load costs a command in another, in turns with none. */
+/** What one sandbox's load costs a command in another, in turns with none, and a bare fork+exec beside the same load. */
 export async function fairness(): Promise<Row[]> {
   await using service = await startService({ ALCOVE_PROVIDERS_DEFAULT: "native" });
+  await using floor = await fairnessFloor();
   const client = new KeepAliveClient(service.url);
   const spawn = async () => (await client.expect<Spawned>(201, "POST", "/sandboxes", {})).id;
   const neighbour = await spawn();
@@ -55,9 +64,9 @@ export async function fairness(): Promise<Row[]> {
   };
   for (let index = 0; index < warmup; index++) await exec();
   const rows: Row[] = [];
-  for (const { what, begin } of hogs) {
-    const alone: Summary[] = [];
-    const beside: Summary[] = [];
+  for (const { what, begin, floor: beginFloor } of hogs) {
+    const [alone, beside]: [Summary[], Summary[]] = [[], []];
+    const [bareAlone, bareBeside]: [Summary[], Summary[]] = [[], []];
     for (let round = 0; round < rounds; round++) {
       alone.push(await block(exec));
       const end = await begin({ url: service.url, client, ids });
@@ -65,8 +74,15 @@ export async function fairness(): Promise<Row[]> {
       beside.push(await block(exec));
       await end();
       await delay(settleMs);
+      if (floor === undefined || beginFloor === undefined) continue;
+      bareAlone.push(summarize(await floor.block(execsInRound)));
+      const endFloor = await beginFloor(floor);
+      await delay(settleMs);
+      bareBeside.push(summarize(await floor.block(execsInRound)));
+      await endFloor();
     }
-    rows.push(rowOf(what, median(alone), median(beside)));
+    const bare = bareAlone.length > 0 ? costOf(median(bareAlone), median(bareBeside)) : undefined;
+    rows.push(rowOf(what, costOf(median(alone), median(beside)), bare));
   }
   client.close();
   return rows;
@@ -83,15 +99,36 @@ function median(blocks: readonly Summary[]): { p50: number; p95: number } {
   return { p50: of("p50"), p95: of("p95") };
 }
 
-function rowOf(what: string, alone: { p50: number; p95: number }, beside: { p50: number; p95: number }): Row {
-  const [p50, p95] = [beside.p50 / alone.p50, beside.p95 / alone.p95];
+interface Cost {
+  alone: { p50: number; p95: number };
+  beside: { p50: number; p95: number };
+  /** Beside it as a multiple of alone. */
+  p50: number;
+  p95: number;
+}
+
+function costOf(alone: Cost["alone"], beside: Cost["beside"]): Cost {
+  return { alone, beside, p50: beside.p50 / alone.p50, p95: beside.p95 / alone.p95 };
+}
+
+function rowOf(what: string, cost: Cost, bare: Cost | undefined): Row {
+  const { alone, beside, p50, p95 } = cost;
+  const told = (of: Cost) =>
+    `p50 ${ms(of.beside.p50)} (${of.p50.toFixed(2)} ×), p95 ${ms(of.beside.p95)} (${of.p95.toFixed(2)} ×)`;
+  const bareText = bare === undefined ? "" : `; bare fork+exec beside the same: ${told(bare)}`;
   return {
     what: `native: exec of true beside one sandbox that ${what}`,
-    figure: `p50 ${ms(beside.p50)} (${p50.toFixed(2)} ×), p95 ${ms(beside.p95)} (${p95.toFixed(2)} ×)`,
-    floor: `alone, in turns: p50 ${ms(alone.p50)}, p95 ${ms(alone.p95)}`,
+    figure: told(cost),
+    floor: `alone, in turns: p50 ${ms(alone.p50)}, p95 ${ms(alone.p95)}${bareText}`,
     budget: "p50 ≤ 1.5 ×, p95 ≤ 2 ×",
     met: p50 <= 1.5 && p95 <= 2,
-    data: { p50: beside.p50, p95: beside.p95, aloneP50: alone.p50, aloneP95: alone.p95 },
+    data: {
+      p50: beside.p50,
+      p95: beside.p95,
+      aloneP50: alone.p50,
+      aloneP95: alone.p95,
+      ...(bare && { bareTimesP50: bare.p50, bareTimesP95: bare.p95 }),
+    },
   };
 }
 
