@@ -40,6 +40,7 @@ import { BrowserGuard } from "./browser-guard.ts";
 import { ConnectionLanes } from "./connection-lanes.ts";
 import { endConnection } from "./end-connection.ts";
 import { errorHandler, httpStatus, pathOf, toDomainError } from "./error-map.ts";
+import { serializersOnFirstUse } from "./first-use.ts";
 import { JoinedRequest } from "./joined-request.ts";
 import { JsonBodies } from "./json-bodies.ts";
 import { openapiDocument } from "./openapi.ts";
@@ -159,6 +160,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     return503OnClosing: false,
     // Probes are written in many places without the prefix.
     rewriteUrl: ({ url = "/" }) => (/^\/(live|ready|health)(\?|$)/.test(url) ? prefix + url : url),
+    schemaController: { compilersFactory: serializersOnFirstUse },
     routerOptions: {
       maxParamLength: 256,
       querystringParser: readQuery,

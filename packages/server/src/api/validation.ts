@@ -3,6 +3,7 @@ import { _, Ajv, type ErrorObject, str, type ValidateFunction } from "ajv";
 import addFormats from "ajv-formats";
 import type { FastifySchema, FastifySchemaCompiler } from "fastify";
 import { BadRequest } from "../ports/errors.ts";
+import { checkOnFirstUse } from "./first-use.ts";
 
 type JsonSchema = { readonly [key: string]: unknown };
 
@@ -52,12 +53,14 @@ function longerThan(text: string, limit: number): boolean {
 }
 
 export const validatorCompiler: FastifySchemaCompiler<FastifySchema> = ({ schema, httpPart }) =>
-  (httpPart === "body" ? strictAjv : textAjv).compile(checkedSchema(schema));
+  checkOnFirstUse(() => (httpPart === "body" ? strictAjv : textAjv).compile(checkedSchema(schema)));
 
 /** @returns a check for values that arrive outside of HTTP bodies, such as WebSocket messages. */
 export function compileCheck<T>(schema: object): (value: unknown) => T {
-  const validate: ValidateFunction<T> = strictAjv.compile<T>(checkedSchema(schema));
+  let compiled: ValidateFunction<T> | undefined;
   return (value) => {
+    compiled ??= strictAjv.compile<T>(checkedSchema(schema));
+    const validate = compiled;
     if (validate(value)) return value;
     throw new BadRequest(describe(decisive(validate.errors ?? []), "message").toWellFormed());
   };

@@ -1,4 +1,3 @@
-import { Client } from "undici";
 import { NotFound, ProviderError, Unavailable } from "../ports/errors.ts";
 
 /**
@@ -11,9 +10,15 @@ export async function* savedByEngine(
 ): AsyncGenerator<Uint8Array> {
   const isUnix = !/^(tcp|http):\/\//.test(options.socket);
   const socketPath = options.socket.replace(/^unix:\/\//, "");
-  await using client = isUnix
-    ? new DisposableClient("http://localhost", { socketPath, bodyTimeout: 0, headersTimeout: 0 })
-    : new DisposableClient(options.socket.replace(/^tcp:/, "http:"), { bodyTimeout: 0, headersTimeout: 0 });
+  // Only here: a service that imports no image of an engine is 4 MiB smaller without the library.
+  const { Client } = await import("undici");
+  await using opened = new AsyncDisposableStack();
+  const client = opened.adopt(
+    isUnix
+      ? new Client("http://localhost", { socketPath, bodyTimeout: 0, headersTimeout: 0 })
+      : new Client(options.socket.replace(/^tcp:/, "http:"), { bodyTimeout: 0, headersTimeout: 0 }),
+    (client) => client.destroy(),
+  );
   const path = `/images/${name.split("/").map(encodeURIComponent).join("/")}/get`;
   const response = await client
     .request({ method: "GET", path, signal: options.signal })
@@ -32,10 +37,4 @@ export async function* savedByEngine(
     );
   }
   yield* response.body;
-}
-
-class DisposableClient extends Client {
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.destroy();
-  }
 }
