@@ -50,6 +50,12 @@ interface Caller {
   readonly scope: KeyScope | undefined;
 }
 
+/** What a call has to do with all of them. */
+interface Calls {
+  isDraining(): boolean;
+  onEnd(call: UnderWay): void;
+}
+
 /** One call whose caller may go away, until `end`. */
 export interface CallUnderWay {
   readonly signal: AbortSignal;
@@ -69,11 +75,15 @@ export interface CallUnderWay {
  * those that could not be repeated. What is left is aborted with ShuttingDown.
  */
 export class CallsUnderWay {
-  readonly #calls = new Map<CallUnderWay, Patience>();
-  /** Whose call each is, and what their key must be good for. */
-  readonly #callers = new WeakMap<CallUnderWay, Caller>();
-  /** Whether the answer of each has begun. */
-  readonly #transfers = new WeakMap<CallUnderWay, () => boolean>();
+  readonly #calls = new Set<UnderWay>();
+  /** What each call is given of all of them. */
+  readonly #shared: Calls = {
+    isDraining: () => this.#draining,
+    onEnd: (ended) => {
+      this.#calls.delete(ended);
+      this.#onEnd?.();
+    },
+  };
   #draining = false;
   #onEnd: (() => void) | undefined;
 
@@ -88,32 +98,16 @@ export class CallsUnderWay {
 
   /** @param principal null: whoever it is came without a key. @param scope undefined: nothing that a key would have to allow. */
   begin(principal: Principal | null = anybody, scope?: KeyScope): CallUnderWay {
-    const controller = new AbortController();
-    const call: CallUnderWay = {
-      signal: controller.signal,
-      abort: (reason) => controller.abort(reason),
-      setPatience: (patience) => {
-        if (!this.#calls.has(call)) return;
-        this.#calls.set(call, patience);
-        if (this.#draining && patience === "none") call.abort(new ShuttingDown());
-      },
-      setCaller: (principal, scope) => void this.#callers.set(call, { principal, scope }),
-      endWithKey: (hasBegun = () => false) => void this.#transfers.set(call, hasBegun),
-      end: () => {
-        this.#calls.delete(call);
-        this.#onEnd?.();
-      },
-    };
-    this.#calls.set(call, "grace");
-    this.#callers.set(call, { principal, scope });
+    const call = new UnderWay({ principal, scope }, this.#shared);
+    this.#calls.add(call);
     return call;
   }
 
   /** Cuts the streams and transfers of callers who would be refused now. What was asked once and has an end is answered. */
   revoke(isAccepted: (principal: Principal, scope: KeyScope | undefined) => boolean): void {
-    for (const [call, patience] of this.#calls) {
-      if (patience !== "none" && !this.#transfers.has(call)) continue;
-      const { principal, scope } = this.#callers.get(call) ?? { principal: anybody, scope: undefined };
+    for (const call of this.#calls) {
+      if (call.patience !== "none" && call.hasBegun === undefined) continue;
+      const { principal, scope } = call.caller;
       if (principal !== null && !isAccepted(principal, scope)) call.abort(new CallerRevoked());
     }
   }
@@ -123,16 +117,16 @@ export class CallsUnderWay {
     this.#abort("none");
     await this.#over(Math.min(briefMs, graceMs), () => this.#calls.size === 0);
     this.#abort("none", "brief");
-    await this.#over(graceMs - briefMs, () => ![...this.#calls.values()].includes("grace"));
+    await this.#over(graceMs - briefMs, () => ![...this.#calls].some(({ patience }) => patience === "grace"));
     this.#abort("none", "brief", "grace");
     // What is cut within its answer has no more to say.
     await this.#over(Math.min(answersMs, graceMs), () =>
-      [...this.#calls.keys()].every((call) => this.#transfers.get(call)?.() === true),
+      [...this.#calls].every(({ hasBegun }) => hasBegun?.() === true),
     );
   }
 
   #abort(...patience: Patience[]): void {
-    for (const [call, own] of this.#calls) if (patience.includes(own)) call.abort(new ShuttingDown());
+    for (const call of this.#calls) if (patience.includes(call.patience)) call.abort(new ShuttingDown());
   }
 
   /** Resolves when `isOver`, and after `ms` at the latest. */
@@ -147,6 +141,49 @@ export class CallsUnderWay {
       };
     });
     this.#onEnd = undefined;
+  }
+}
+
+class UnderWay implements CallUnderWay {
+  readonly #controller = new AbortController();
+  readonly #calls: Calls;
+  #ended = false;
+  patience: Patience = "grace";
+  /** Whose call it is, and what their key must be good for. */
+  caller: Caller;
+  /** Of one that ends with its key: whether its answer has begun. */
+  hasBegun: (() => boolean) | undefined;
+
+  constructor(caller: Caller, calls: Calls) {
+    this.caller = caller;
+    this.#calls = calls;
+  }
+
+  get signal(): AbortSignal {
+    return this.#controller.signal;
+  }
+
+  abort(reason: Error): void {
+    this.#controller.abort(reason);
+  }
+
+  setPatience(patience: Patience): void {
+    if (this.#ended) return;
+    this.patience = patience;
+    if (patience === "none" && this.#calls.isDraining()) this.abort(new ShuttingDown());
+  }
+
+  setCaller(principal: Principal, scope: KeyScope): void {
+    this.caller = { principal, scope };
+  }
+
+  endWithKey(hasBegun: () => boolean = () => false): void {
+    this.hasBegun = hasBegun;
+  }
+
+  end(): void {
+    this.#ended = true;
+    this.#calls.onEnd(this);
   }
 }
 

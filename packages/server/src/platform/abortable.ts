@@ -18,3 +18,14 @@ export function abortable<T>(promise: Promise<T>, signal: AbortSignal): Promise<
 
 /** For a promise whose outcome somebody else deals with. */
 export const ignoreOutcome = (): undefined => undefined;
+
+/**
+ * Aborts `controller` with the reason of `signal`, for as long as it is not disposed. What `AbortSignal.any` makes is held by weak
+ * references and a finalizer, which the collector deals with one by one.
+ */
+export function forwardAbort(signal: AbortSignal, controller: AbortController): Disposable {
+  const onAbort = () => controller.abort(signal.reason);
+  if (signal.aborted) onAbort();
+  else signal.addEventListener("abort", onAbort, { once: true });
+  return { [Symbol.dispose]: () => signal.removeEventListener("abort", onAbort) };
+}

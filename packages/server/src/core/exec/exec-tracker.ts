@@ -1,4 +1,5 @@
 import { formatDuration } from "@alcove/wire";
+import { forwardAbort } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
@@ -317,13 +318,14 @@ export class ExecTracker implements Disposable {
     while (!signal.aborted) {
       // Its own signal ends a feed that is left early: whoever waits for its next exit must not keep it open.
       const feed = new AbortController();
+      using _stopped = forwardAbort(signal, feed);
       const giveUp = (error: unknown) => {
         tellWhy(error);
         feed.abort(followingEnded);
       };
       try {
         const exits = sandbox.operations.execs.exits({
-          signal: AbortSignal.any([signal, feed.signal]),
+          signal: feed.signal,
           // The list is read once ends are told: one in between would be in neither.
           ...(missed ? { onListening: () => void this.#catchUp(sandbox).then(undefined, giveUp) } : {}),
         });

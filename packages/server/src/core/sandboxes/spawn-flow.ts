@@ -1,5 +1,5 @@
 import { formatDuration } from "@alcove/wire";
-import { abortable } from "../../platform/abortable.ts";
+import { abortable, forwardAbort } from "../../platform/abortable.ts";
 import {
   CallerGone,
   type Deadline,
@@ -320,14 +320,6 @@ function causeOf(signal: AbortSignal, plan: SpawnPlan): unknown {
 
 function isCancellation(error: unknown): boolean {
   return error instanceof CallerGone || error instanceof ShuttingDown;
-}
-
-/** Aborts `controller` with the reason of `signal`, for as long as it is not disposed. */
-function forwardAbort(signal: AbortSignal, controller: AbortController): Disposable {
-  const onAbort = () => controller.abort(signal.reason);
-  if (signal.aborted) onAbort();
-  else signal.addEventListener("abort", onAbort, { once: true });
-  return { [Symbol.dispose]: () => signal.removeEventListener("abort", onAbort) };
 }
 
 /** Aborts some time after `signal` has. */

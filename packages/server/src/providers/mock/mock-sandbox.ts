@@ -51,7 +51,9 @@ const builtins = new Set(
   ),
 );
 
-/** One simulated sandbox. Its file system is made at the first use, so that an unused sandbox costs next to nothing. */
+/** One simulated sandbox. Its file system is made at the first use, so that an unused sandbox costs next to nothing. */ /** One for all: to take the stack of each costs more than what is left of the end of a sandbox in which nothing ran. */
+const hasEnded = new RuntimeGone("the simulated sandbox has ended");
+
 export class MockSandbox implements SandboxOperations, ExecRunner {
   readonly execs: JournaledExecs;
   readonly files: FileOperations;
@@ -117,7 +119,7 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
   /** Stops every command and frees the file system. Idempotent. */
   async end(): Promise<void> {
     this.#expiry?.cancel();
-    if (!this.#end.signal.aborted) this.#end.abort(new RuntimeGone("the simulated sandbox has ended"));
+    if (!this.#end.signal.aborted) this.#end.abort(hasEnded);
     await this.execs.end();
     this.#fs = undefined;
   }

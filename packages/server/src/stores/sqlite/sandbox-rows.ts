@@ -125,15 +125,26 @@ export function toRecord(row: SandboxRow) {
   } satisfies SandboxRecord;
 }
 
-/** @returns the record with a change made to it. */
+/** @returns the record with a change made to it. Field by field: a spread of what SQLite gives is a table as slow, and eight times as large. */
 export function changed(record: SandboxRecord, change: SandboxChange): SandboxRecord {
   return {
-    ...record,
+    id: record.id,
     runtime_id: change.runtimeId ?? record.runtime_id,
     state: change.state ?? record.state,
+    provider: record.provider,
+    worker_id: record.worker_id,
+    image: record.image,
     image_resolved: change.imageResolved ?? record.image_resolved,
+    memory_mb: record.memory_mb,
+    vcpus: record.vcpus,
+    owner_id: record.owner_id,
+    name: record.name,
     metadata: change.metadata === undefined ? record.metadata : JSON.stringify(change.metadata),
     env: change.env === undefined ? record.env : JSON.stringify(change.env),
+    user: record.user,
+    workdir: record.workdir,
+    network: record.network,
+    created_at: record.created_at,
     expires_at: change.expiresAt?.getTime() ?? record.expires_at,
     ends_itself_at: change.endsItselfAt?.getTime() ?? record.ends_itself_at,
     destroyed_at:
@@ -142,5 +153,7 @@ export function changed(record: SandboxRecord, change: SandboxChange): SandboxRe
       change.destroyRequested === undefined ? record.destroy_requested : Number(change.destroyRequested),
     error: change.error === undefined ? record.error : change.error,
     updated_at: change.updatedAt.getTime(),
+    pool_vm: record.pool_vm,
+    pool_uid: record.pool_uid,
   };
 }
