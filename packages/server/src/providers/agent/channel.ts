@@ -1,6 +1,7 @@
 import type { Duplex } from "node:stream";
 import { BulkRests } from "../../platform/bulk-rests.ts";
 import { FairTurns, type Taker } from "../../platform/fair-turns.ts";
+import { copyOf } from "../../platform/own-bytes.ts";
 import { Unavailable } from "../../ports/errors.ts";
 import type { CallOptions } from "../../ports/sandbox-operations.ts";
 import { AgentConnection, type AgentFeatures, encodeHello, encodeRequest } from "./connection.ts";
@@ -107,7 +108,8 @@ export class AgentChannel {
     this.#dialsAtOnce = options.dialsAtOnce ?? Number.POSITIVE_INFINITY;
     this.#dial = options.dial;
     this.#name = options.name;
-    this.#hello = encodeHello(options.token);
+    // It stays as long as the sandbox, and would keep a piece of the pool that it was cut from.
+    this.#hello = copyOf(encodeHello(options.token));
     const what = `sandbox ${options.name}`;
     const shared = { places: options.shared ?? lastingEverywhere, owner: options.owner };
     this.#short = new Places({ what, most: mostShort, longestLine });

@@ -44,7 +44,8 @@ export interface FrameSink {
  */
 export class FrameDecoder {
   readonly #sink: FrameSink;
-  readonly #head = Buffer.allocUnsafe(headerBytes + offsetBytes);
+  /** Not of the pool: each connection that stays would keep a piece of that for a few bytes. */
+  readonly #head = Buffer.allocUnsafeSlow(headerBytes + offsetBytes);
   #headFilled = 0;
   #headNeeded = headerBytes;
   #inPayload = false;

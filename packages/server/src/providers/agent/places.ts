@@ -3,6 +3,8 @@ import type { Operation } from "./operation.ts";
 
 /** Those who wait, in their order; what is called for one when there is a place. */
 type Line = Map<Operation, () => void>;
+/** As long as nobody waited: thousands of sandboxes have eight lines each, and few ever need one. */
+const nobody: ReadonlyMap<Operation, () => void> = new Map();
 
 interface Taken {
   all: number;
@@ -122,8 +124,8 @@ export class Places {
   readonly #longestLine: number;
   readonly #longestWaitMs: number | undefined;
   readonly #shared: { places: SharedPlaces; owner: string } | undefined;
-  readonly #line: Line = new Map();
-  readonly #followerLine: Line = new Map();
+  #line: Line | undefined;
+  #followerLine: Line | undefined;
   #taken = 0;
   #followers = 0;
   #filling = false;
@@ -151,20 +153,33 @@ export class Places {
   /** Calls `begin` when there is a place, at once or later; an operation that is refused fails with Unavailable. */
   enter(operation: Operation, begin: () => void, options: { refusable: boolean }): void {
     const { follower } = operation;
-    const line = follower ? this.#followerLine : this.#line;
-    if (this.#hasPlace(follower) && this.#line.size === 0 && line.size === 0) {
+    const line = this.#waiting(follower);
+    if (this.#hasPlace(follower) && this.#waiting(false).size === 0 && line.size === 0) {
       this.#take(operation, begin);
     } else if (options.refusable && line.size >= this.#longestLine) {
       operation.fail(this.#busy(follower, `${this.#longestLine} wait`));
     } else {
-      this.#wait(operation, begin, line);
+      this.#wait(operation, begin, this.#lineOf(follower));
     }
   }
 
   /** Fails those that wait. */
   close(error: () => Error): void {
-    for (const line of [this.#line, this.#followerLine])
+    for (const line of [this.#waiting(false), this.#waiting(true)])
       for (const operation of [...line.keys()]) operation.fail(error());
+  }
+
+  #waiting(follower: boolean): ReadonlyMap<Operation, () => void> {
+    return (follower ? this.#followerLine : this.#line) ?? nobody;
+  }
+
+  #lineOf(follower: boolean): Line {
+    if (follower) {
+      this.#followerLine ??= new Map();
+      return this.#followerLine;
+    }
+    this.#line ??= new Map();
+    return this.#line;
   }
 
   #hasPlace(follower: boolean): boolean {
@@ -219,17 +234,17 @@ export class Places {
     if (this.#filling) return;
     this.#filling = true;
     try {
-      while (this.#fillOne(this.#line, false) || this.#fillOne(this.#followerLine, true));
+      while (this.#fillOne(false) || this.#fillOne(true));
     } finally {
       this.#filling = false;
     }
   }
 
   /** @returns whether the first of the line got a place. */
-  #fillOne(line: Line, follower: boolean): boolean {
-    const [next] = line;
+  #fillOne(follower: boolean): boolean {
+    const [next] = this.#waiting(follower);
     if (next === undefined || !this.#hasPlace(follower)) return false;
-    line.delete(next[0]);
+    this.#lineOf(follower).delete(next[0]);
     this.#take(...next);
     return true;
   }
