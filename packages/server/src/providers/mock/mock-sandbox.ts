@@ -51,9 +51,10 @@ const builtins = new Set(
   ),
 );
 
-/** One simulated sandbox. Its file system is made at the first use, so that an unused sandbox costs next to nothing. */ /** One for all: to take the stack of each costs more than what is left of the end of a sandbox in which nothing ran. */
+/** One for all: to take the stack of each costs more than what is left of the end of a sandbox in which nothing ran. */
 const hasEnded = new RuntimeGone("the simulated sandbox has ended");
 
+/** One simulated sandbox. Its file system is made at the first use, so that an unused sandbox costs next to nothing. */
 export class MockSandbox implements SandboxOperations, ExecRunner {
   readonly execs: JournaledExecs;
   readonly files: FileOperations;
