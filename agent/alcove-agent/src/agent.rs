@@ -211,6 +211,14 @@ impl Agent {
         })
     }
 
+    /// As if it had started now: it was held until it was somebody's.
+    pub fn begin_now(&mut self) {
+        self.started = sys::boottime_ms();
+        if let Some(timer) = self.expiry.replace(self.timers.add(self.unclaimed_ms, Timer::Expiry)) {
+            self.timers.cancel(timer);
+        }
+    }
+
     /// Serves until a shutdown, SIGTERM or the expiry; then nothing that was started here is left.
     pub fn run(&mut self) -> Result<()> {
         let mut ready = Vec::new();

@@ -16,6 +16,7 @@ mod exec;
 mod exec_group;
 mod feeding;
 mod files;
+mod held;
 mod identity;
 mod init;
 mod input;
@@ -47,6 +48,7 @@ mod workers;
 
 use agent::{Agent, Options};
 use alcove_sys as sys;
+use held::Held;
 use init::InitOptions;
 use machine::Machine;
 use oom::OomCounters;
@@ -56,7 +58,7 @@ use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: alcove-agent serve (--listen-fd N | --listen-vsock PORT | --socket PATH) [--oom-fd N]... [--exec-cgroup-fd N]... [--exec-pids-fd N] [--exec-quota-fd N] [--sockets-fd N] [--datagram-sockets N] [--unclaimed-ms N] [--compat] [--filter] [--namespaces] [--close-folder] [--passing-group GID]
+    "usage: alcove-agent serve (--listen-fd N | --listen-vsock PORT | --socket PATH) [--oom-fd N]... [--exec-cgroup-fd N]... [--exec-pids-fd N] [--exec-quota-fd N] [--sockets-fd N] [--datagram-sockets N] [--unclaimed-ms N] [--compat] [--filter] [--namespaces] [--close-folder] [--passing-group GID] [--owner-fd N --told-fd N]
        alcove-agent stdio --socket PATH
        alcove-agent init layer=/dev/NAME port=N [hostname=NAME] [pids=N] [address=IP/LENGTH [gateway=IP] [dns=IP]]
        alcove-agent --version";
@@ -97,6 +99,15 @@ struct Terms {
     passing_group: Option<u32>,
     /// See `closed_folder`.
     close_folder: bool,
+    /// Where it is nobody's yet: see `held`.
+    owner: Option<RawFd>,
+    told: Option<RawFd>,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self { unclaimed_ms: agent::UNCLAIMED_MS, passing_group: None, close_folder: false, owner: None, told: None }
+    }
 }
 
 enum Endpoint {
@@ -117,7 +128,7 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
     }
     let (mut endpoints, mut filters) = (Vec::new(), Filters::default());
     let (mut oom, mut groups) = (Vec::new(), Groups::default());
-    let mut terms = Terms { unclaimed_ms: agent::UNCLAIMED_MS, passing_group: None, close_folder: false };
+    let mut terms = Terms::default();
     while let Some(option) = rest.next() {
         let mut value = || rest.next().ok_or_else(|| format!("{option} wants a value"));
         let number = |text: &String| text.parse::<RawFd>().map_err(|_| format!("{option}: {text:?} is no descriptor"));
@@ -148,6 +159,8 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
                 let group = text.parse().map_err(|_| format!("{option}: {text:?} is no group id"))?;
                 terms.passing_group = Some(group);
             }
+            "--owner-fd" => terms.owner = Some(number(value()?)?),
+            "--told-fd" => terms.told = Some(number(value()?)?),
             "--close-folder" => terms.close_folder = true,
             "--compat" => filters.compat = true,
             "--filter" => filters.shared = true,
@@ -179,8 +192,7 @@ fn main() -> ExitCode {
         }
         Ok(Command::Stdio { socket }) => bridge::run(&socket).map_err(|error| format!("{socket}: {error}")),
         Ok(Command::Serve { listener, oom, groups, filters, terms }) => {
-            exec_group::set(&groups.join, groups.pids, groups.quota);
-            serve(listener, &oom, &filters, None, terms)
+            serve(listener, &oom, Some(groups), &filters, None, terms)
         }
         Ok(Command::Init(options)) => run_machine(options),
         // The first process of a machine ends it with itself; nobody would read a usage there.
@@ -216,15 +228,16 @@ fn run_machine(options: InitOptions) -> Result<(), String> {
         // Used by their numbers from here on, until the machine ends.
         std::mem::forget(ready.groups);
         let machine = Machine::new(options.hostname, own_groups);
-        let terms = Terms { unclaimed_ms: agent::UNCLAIMED_MS, passing_group: None, close_folder: false };
-        serve(Endpoint::Open(ready.listener), &kills, &Filters::default(), Some(machine), terms)
+        serve(Endpoint::Open(ready.listener), &kills, None, &Filters::default(), Some(machine), Terms::default())
     });
     init::end(served.err().as_deref())
 }
 
+/// @param groups where nobody has set them yet.
 fn serve(
     endpoint: Endpoint,
     oom: &[RawFd],
+    groups: Option<Groups>,
     filters: &Filters,
     machine: Option<Machine>,
     terms: Terms,
@@ -273,11 +286,21 @@ fn serve(
     let most_datagrams = filters.most_datagrams.unwrap_or(socket_grants::MOST_DATAGRAMS);
     let socket_grants = asked.map(|fd| SocketGrants::new(fd, most_datagrams));
     let oom = OomCounters::new(oom);
+    let held = Held::of(terms.owner, terms.told);
     let Terms { unclaimed_ms, passing_group, .. } = terms;
     let ids = users::detect_ids();
     let options = Options { listener, oom, ids, open_files, socket_grants, machine, unclaimed_ms, passing_group };
     sys::ask_for_short_slices(0);
-    Agent::new(options).and_then(|mut agent| agent.run()).map_err(|error| error.to_string())
+    let mut agent = Agent::new(options).map_err(|error| error.to_string())?;
+    if let Some(held) = held {
+        held.wait().map_err(|error| format!("--owner-fd: {error}"))?;
+        agent.begin_now();
+    }
+    // Only now: what is held gets its limits when it is somebody's, and they are what is written there again.
+    if let Some(Groups { join, pids, quota }) = groups {
+        exec_group::set(&join, pids, quota);
+    }
+    agent.run().map_err(|error| error.to_string())
 }
 
 /// Returns where this process is asked for sockets, if it is. It makes none of these kinds itself.

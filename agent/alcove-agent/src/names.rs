@@ -23,9 +23,9 @@ pub fn checked(name: &str) -> std::result::Result<&str, String> {
 /// Names the machine. Files that the image leaves out are made, those made for `before` are made anew, others are the image's.
 pub fn set(before: Option<&str>, name: &str) -> Result<()> {
     sys::set_hostname(name)?;
-    for (path, contents) in files(name) {
+    for (path, contents) in sys::etc_of(name) {
         let ours = before
-            .and_then(|before| files(before).into_iter().find(|(known, _)| *known == path))
+            .and_then(|before| sys::etc_of(before).into_iter().find(|(known, _)| *known == path))
             .is_some_and(|(_, contents)| fs::read(path).is_ok_and(|found| found == contents.as_bytes()));
         if ours {
             fs::write(path, contents)?;
@@ -34,11 +34,6 @@ pub fn set(before: Option<&str>, name: &str) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn files(name: &str) -> [(&'static str, String); 2] {
-    let hosts = format!("127.0.0.1\tlocalhost {name}\n::1\tlocalhost {name}\n");
-    [("/etc/hosts", hosts), ("/etc/hostname", format!("{name}\n"))]
 }
 
 /// Makes a file that the image leaves to us.

@@ -4,10 +4,15 @@ mod support;
 
 use alcove_protocol::{Kind, frame};
 use serde_json::{Value, json};
+use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use support::{Client, Folder, Outcome, TOKEN, TestAgent, binary, error_code, eventually, exec_request, is_root, runs};
+use support::{
+    Client, Folder, LISTEN_FD, Outcome, TOKEN, TestAgent, binary, error_code, eventually, exec_request, is_root, runs,
+};
 
 #[test]
 fn nothing_but_configure_and_info_works_before_the_configuration() {
@@ -291,6 +296,89 @@ fn an_agent_that_nobody_configures_ends_and_one_that_is_configured_goes_on() {
     let claimed = TestAgent::start_with(&options, json!({}));
     std::thread::sleep(Duration::from_millis(900));
     assert!(claimed.client().ask(&json!({"op": "sandbox.stats"}))["pids"].is_u64());
+}
+
+/// An agent that waits for its owner, and the ends of whoever started it: what it says, and where it is told. It reads the limit of its
+/// commands' processes from a pipe that has nothing in it until it is told.
+fn held() -> (TestAgent, File, impl FnOnce() + Send) {
+    const OWNER: i32 = LISTEN_FD + 1;
+    const TOLD: i32 = LISTEN_FD + 2;
+    const PIDS: i32 = LISTEN_FD + 3;
+    let (owner, tells) = pipe();
+    let (says, told) = pipe();
+    let (limit, limits) = pipe();
+    let mut command = Command::new(binary());
+    let given = [(owner.as_raw_fd(), OWNER), (told.as_raw_fd(), TOLD), (limit.as_raw_fd(), PIDS)];
+    // SAFETY: only duplicates descriptors between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            for (fd, place) in given {
+                if libc::dup2(fd, place) < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        });
+    }
+    let numbers = [OWNER, TOLD, PIDS].map(|number| number.to_string());
+    let mut options = vec!["--unclaimed-ms", "300"];
+    for (name, number) in ["--owner-fd", "--told-fd", "--exec-pids-fd"].into_iter().zip(&numbers) {
+        options.extend([name, number]);
+    }
+    let agent = TestAgent::launch(command, &options);
+    let mut entry = libc::pollfd { fd: says.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: the entry is alive through the call.
+    assert_eq!(unsafe { libc::poll(&raw mut entry, 1, 20_000) }, 1, "it does not wait for its owner");
+    let mut says = File::from(says);
+    let mut first = [0];
+    drop((owner, told));
+    says.read_exact(&mut first).expect("that it is ready");
+    assert_eq!(&first, b"P");
+    let tell = move || {
+        File::from(limits).write_all(b"512\n").expect("a limit");
+        File::from(tells).write_all(b"\n").expect("told");
+        drop(limit);
+    };
+    (agent, says, tell)
+}
+
+fn pipe() -> (OwnedFd, OwnedFd) {
+    let mut ends = [0; 2];
+    // SAFETY: two fresh descriptors; what is started closes them but for those that are put in a place.
+    unsafe {
+        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        ends.map(|fd| OwnedFd::from_raw_fd(fd)).into()
+    }
+}
+
+#[test]
+fn an_agent_that_is_held_serves_nobody_until_it_has_an_owner_and_counts_from_then() {
+    let (agent, mut says, tell) = held();
+    let mut early = Client::raw(&agent.socket);
+    early.send(Kind::Hello, json!({"versions": [1], "token": TOKEN}).to_string().as_bytes());
+    // Longer than it would wait for a configuration: that time begins with the owner.
+    std::thread::sleep(Duration::from_millis(600));
+    assert!(!early.has_more());
+    tell();
+    let mut rest = Vec::new();
+    says.read_to_end(&mut rest).expect("its word, and the end of the pipe");
+    assert_eq!(rest, b"X");
+    assert_eq!(early.receive().map(|(kind, _)| kind), Some(Kind::Welcome));
+    drop(early);
+    assert!(agent.client().ask(&json!({"op": "sandbox.info"}))["uptime_ms"].as_u64().is_some_and(|ms| ms < 500));
+    agent.configure(json!({}));
+    std::thread::sleep(Duration::from_millis(600));
+    assert!(agent.client().ask(&json!({"op": "sandbox.stats"}))["pids"].is_u64());
+}
+
+#[test]
+fn an_agent_that_is_held_ends_with_whoever_holds_it() {
+    let (mut agent, mut says, tell) = held();
+    drop(tell);
+    assert!(!agent.wait_end().success());
+    let mut rest = Vec::new();
+    says.read_to_end(&mut rest).expect("the end of the pipe");
+    assert!(rest.is_empty());
 }
 
 #[test]

@@ -13,16 +13,15 @@ use crate::{harden, inside, overlay, sys};
 
 /// Sent once the child no longer shares its parent's descriptor table.
 pub const OWN_TABLE: u8 = b'U';
-/// Sent when everything is there that a sandbox has before it is somebody's; the rest then comes the other way.
+/// Sent by an agent that runs before it is somebody's: the rest then comes the other way.
 pub const PARKED: u8 = b'P';
-/// Sent right before the agent's exec, which closes the pipe: without it the pipe was closed by an end.
+/// Sent right before the agent's exec, which closes the pipe: without it the pipe was closed by an end. Of one that was parked the
+/// agent says it itself, and closes the pipe then.
 pub const STARTING: u8 = b'X';
-/// What is told of an owner is far shorter, and what is shorter than this goes through a pipe in one piece.
-const LONGEST_OWNED: usize = 4_096;
 
 pub struct Plan<'a> {
     pub spec: &'a LaunchSpec,
-    /// None: it waits until it is told.
+    /// None: its agent waits until it is told.
     pub owned: Option<Owned>,
     pub go: RawFd,
     pub status: RawFd,
@@ -122,34 +121,25 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
         arguments.extend(["--sockets-fd".to_owned(), fd.to_string()]);
         arguments.extend(["--datagram-sockets".to_owned(), datagrams.to_string()]);
     }
-    if plan.owned.is_none() {
-        let owned = wait_for_owner(plan)?;
-        introduce(plan, &owned)?;
+    if plan.owned.is_some() {
+        sys::set_death_signal(0).at("inside", "death signal")?;
+        sys::write_all(plan.status, &[STARTING]).at("inside", "status")?;
+    } else {
+        // The agent keeps it until it is somebody's; the kernel may have forgotten it. Where a launcher died meanwhile the agent
+        // finds the pipe closed.
+        sys::set_death_signal(libc::SIGKILL).at("inside", "death signal")?;
     }
-    sys::set_death_signal(0).at("inside", "death signal")?;
-    sys::write_all(plan.status, &[STARTING]).at("inside", "status")?;
     inside::exec(agent_fd, &arguments)
 }
 
 /// What the sandbox's own files say of whose it is.
 fn introduce(plan: &Plan<'_>, owned: &Owned) -> Result<()> {
     match plan.spec.root {
-        RootSpec::Image { .. } => inside::complete_etc(&owned.hostname),
+        RootSpec::Image { .. } => {
+            sys::complete_etc(&owned.hostname).map_err(|(path, error)| StepError::io("root", path, error))
+        }
         RootSpec::Host { .. } => Ok(()),
     }
-}
-
-/// Until then it dies with the process that made it, as before. That gives it its host name, for which it has no right any more.
-fn wait_for_owner(plan: &Plan<'_>) -> Result<Owned> {
-    // As the kernel may have forgotten it; a launcher that died meanwhile has closed its end of the pipe.
-    sys::set_death_signal(libc::SIGKILL).at("inside", "death signal")?;
-    sys::write_all(plan.status, &[PARKED]).at("inside", "status")?;
-    let mut told = [0u8; LONGEST_OWNED];
-    let count = sys::read(plan.go, &mut told).at("inside", "owner")?;
-    if count == 0 {
-        return Err(StepError::new("inside", "the launcher went away"));
-    }
-    serde_json::from_slice(&told[..count]).map_err(|error| StepError::new("inside", error.to_string()))
 }
 
 fn become_root(ids: &IdsSpec) -> Result<()> {
@@ -205,8 +195,10 @@ fn inherit_descriptors(plan: &Plan<'_>) -> Result<Vec<String>> {
     let null = sys::open_path_at(libc::AT_FDCWD, "/dev/null", libc::O_RDWR, 0).at(STEP, "/dev/null")?;
     let mut arguments = vec!["alcove-agent".to_owned(), "serve".to_owned()];
     let mut wanted = vec![null.as_raw_fd(), plan.console, plan.console];
+    let parked = [("--owner-fd", plan.go), ("--told-fd", plan.status)];
     let given = [("--listen-fd", plan.listener)]
         .into_iter()
+        .chain(parked.into_iter().filter(|_| plan.owned.is_none()))
         .chain(plan.oom.map(|fd| ("--oom-fd", fd)))
         .chain(plan.exec_pids.map(|fd| ("--exec-pids-fd", fd)))
         .chain(plan.exec_quota.map(|fd| ("--exec-quota-fd", fd)))
@@ -216,18 +208,17 @@ fn inherit_descriptors(plan: &Plan<'_>) -> Result<Vec<String>> {
         wanted.push(fd);
     }
     // Out of the way first: a source may have a number that is some other one's place.
-    let mut parked = Vec::new();
+    let mut moved = Vec::new();
     for fd in wanted {
         // SAFETY: a descriptor of ours.
-        parked
-            .push(sys::check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 100) } as libc::c_long).at(STEP, "dup")?);
+        moved.push(sys::check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 100) } as libc::c_long).at(STEP, "dup")?);
     }
-    for (place, fd) in parked.iter().enumerate() {
+    for (place, fd) in moved.iter().enumerate() {
         // SAFETY: nothing owned by a Rust value has these numbers that is used after this.
         sys::check(unsafe { libc::dup2(*fd as RawFd, place as RawFd) } as libc::c_long).at(STEP, "dup2")?;
     }
     // SAFETY: plain numbers.
-    sys::check(unsafe { libc::syscall(libc::SYS_close_range, parked.len(), u32::MAX, libc::CLOSE_RANGE_CLOEXEC) })
+    sys::check(unsafe { libc::syscall(libc::SYS_close_range, moved.len(), u32::MAX, libc::CLOSE_RANGE_CLOEXEC) })
         .at(STEP, "close_range (needs Linux 5.11)")?;
     std::mem::forget(null);
     Ok(arguments)

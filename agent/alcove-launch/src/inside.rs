@@ -279,23 +279,6 @@ fn hidden_proc() -> Result<Vec<(String, bool)>> {
     Ok(hidden)
 }
 
-/// Container images leave these to the engine.
-pub fn complete_etc(hostname: &str) -> Result<()> {
-    let hosts = format!("127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost {hostname}\n");
-    for (path, contents) in
-        [("/etc/hosts", hosts), ("/etc/hostname", format!("{hostname}\n")), ("/etc/resolv.conf", String::new())]
-    {
-        if sys::left_to_us(path) {
-            match std::fs::write(path, contents) {
-                // A root file system that belongs to somebody else cannot be added to; nothing depends on these.
-                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
-                other => other.at("root", path)?,
-            }
-        }
-    }
-    Ok(())
-}
-
 /// In place of whatever an image has there, a link into nowhere often.
 fn name_resolver() -> Result<()> {
     let path = "/etc/resolv.conf";
@@ -305,7 +288,7 @@ fn name_resolver() -> Result<()> {
         _ => std::fs::write(path, contents),
     };
     match written {
-        // As in `complete_etc`.
+        // A root file system that belongs to somebody else cannot be added to; nothing depends on this one.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
         other => other.at("network", path),
     }

@@ -70,10 +70,11 @@ impl Begun {
             .and_then(|()| Err(StepError::new("inside", "the sandbox's first process ended before it was ready")))
     }
 
-    /// Tells a parked one whose it is, and waits until the agent runs.
-    pub fn release(self, owned: &Owned) -> Result<Launched> {
-        let told = serde_json::to_vec(owned).map_err(|error| StepError::new("inside", error.to_string()))?;
-        sys::write_all(self.go.as_raw_fd(), &told).at("inside", "owner")?;
+    /// Tells a parked agent whose it is, and waits until it has heard that.
+    /// @param named what files of the sandbox's own are to say, where they say it.
+    pub fn release(self, named: Option<&str>) -> Result<Launched> {
+        let told = format!("{}\n", named.unwrap_or_default());
+        sys::write_all(self.go.as_raw_fd(), told.as_bytes()).at("inside", "owner")?;
         self.finish()
     }
 }
@@ -93,7 +94,7 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>, on_socket: impl FnOnce()
     begin(spec, ready, Some(owned), on_socket)?.finish()
 }
 
-/// @param owned none: it is nobody's yet, its groups have no limits and its first process parks: see `park`.
+/// @param owned none: it is nobody's yet, its groups have no limits and its agent waits: see `park`.
 pub fn begin(
     spec: &LaunchSpec,
     ready: Option<&Ready>,
@@ -311,7 +312,7 @@ fn mount_proc() -> std::io::Result<OwnedFd> {
     sys::fsmount(context.as_raw_fd(), sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV | sys::MOUNT_ATTR_NOEXEC)
 }
 
-/// Waits for the child's exec, which closes the pipe, or its report of what failed.
+/// Waits for what closes the pipe, the child's exec or the word of an agent that was parked, or for a report of what failed.
 /// @param report what has been read of that.
 fn read_outcome(status: RawFd, pid: i32, mut report: Vec<u8>) -> Result<()> {
     let mut buffer = [0u8; 1024];

@@ -1,10 +1,10 @@
-//! Sandboxes that are nobody's yet. Each is a launch that stopped half-way: namespaces, groups, disk, mounts and network are
-//! made, nothing of anybody has run in it, and its first process, which has no right left that its agent has not, waits with
-//! the process that made it for who it is for.
+//! Sandboxes that are nobody's yet. Each is a launch that stopped before its end: namespaces, groups, disk, mounts and network are
+//! made, nothing of anybody has run in it, and its agent, which has the rights of every agent, waits with the process that
+//! made it for who it is for.
 //!
 //! States: being made; parked, from its answer on; claimed, from the moment that the request is handed to it; running, which is
-//! a launch that has come to its end. Until then the first process dies with the one that made it, and that with the
-//! launcher: a death at any point leaves a directory that says what to undo, and no process.
+//! a launch that has come to its end. Until then the agent dies with the one that made it, and that with the launcher: a
+//! death at any point leaves a directory that says what to undo, and no process.
 //! `docs/decisions/native-prepared.md` has what becomes of each.
 
 use std::io;
@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use crate::error::{AtStep, Result, StepError};
 use crate::folder::{self, Ready};
 use crate::launch::{self, Begun, Launched};
-use crate::spec::{ClaimSpec, LaunchSpec, Request};
+use crate::spec::{ClaimSpec, LaunchSpec, Request, RootSpec};
 use crate::{cgroup, sys};
 
 const STEP: &str = "claim";
@@ -83,6 +83,8 @@ impl Parked {
 pub struct Place<'a> {
     pub spec: &'a LaunchSpec,
     pub begun: Begun,
+    /// The namespace of its host name, which nobody inside has the right to set.
+    names: OwnedFd,
     socket: OwnedFd,
 }
 
@@ -101,6 +103,7 @@ impl Debt {
 pub fn prepare<'a>(spec: &'a LaunchSpec, ready: Option<&Ready>, socket: OwnedFd, launcher: i32) -> Result<Place<'a>> {
     let mut begun = launch::begin(spec, ready, None, || ())?;
     begun.parked()?;
+    let names = sys::host_names_of(begun.pid).at(STEP, "the sandbox's host name")?;
     // For the record of whose it is.
     sys::prepare_file(libc::AT_FDCWD, folder::RECORD).at("directory", folder::RECORD)?;
     // The kernel forgot that when ids changed.
@@ -108,7 +111,7 @@ pub fn prepare<'a>(spec: &'a LaunchSpec, ready: Option<&Ready>, socket: OwnedFd,
     // Some kernels want layers at a path, which is made in mounts of this process's own: copies of all of the machine's, and
     // what the machine unmounts while this waits would stay in use.
     sys::share_mounts_of(launcher).at(STEP, "mount namespace")?;
-    Ok(Place { spec, begun, socket })
+    Ok(Place { spec, begun, names, socket })
 }
 
 impl Place<'_> {
@@ -141,13 +144,14 @@ impl Place<'_> {
     }
 
     pub fn claim(self, spec: &ClaimSpec) -> (Result<Launched>, Debt) {
-        let Self { spec: made, begun, socket } = self;
-        (claim(made, begun, spec), Debt(socket))
+        let Self { spec: made, begun, names, socket } = self;
+        (claim(made, begun, &names, spec), Debt(socket))
     }
 }
 
-/// Limits first, so that nothing runs without; then the record, which undoes either; then the name, by which it is somebody's.
-fn claim(prepared: &LaunchSpec, mut begun: Begun, spec: &ClaimSpec) -> Result<Launched> {
+/// Limits first, so that nothing of anybody's runs without; then the record, which undoes either; then the name, by which it is
+/// somebody's; the agent hears of it last.
+fn claim(prepared: &LaunchSpec, mut begun: Begun, names: &OwnedFd, spec: &ClaimSpec) -> Result<Launched> {
     let owned = &spec.owned;
     // What it says of itself in /proc and /dev/shm, and what its agent is told, was made for these.
     if prepared.limits != owned.limits {
@@ -161,8 +165,8 @@ fn claim(prepared: &LaunchSpec, mut begun: Begun, spec: &ClaimSpec) -> Result<La
     folder::write_record(&spec.record)?;
     sys::rename_new(&prepared.dir, &spec.dir).at("directory", &spec.dir)?;
     begun.stages.end("record");
-    sys::set_hostname_of(begun.pid, &owned.hostname).at("inside", "hostname")?;
-    begun.release(owned)
+    sys::set_hostname_in(names.as_raw_fd(), &owned.hostname).at("inside", "hostname")?;
+    begun.release(matches!(prepared.root, RootSpec::Image { .. }).then_some(owned.hostname.as_str()))
 }
 
 /// Whether something came from the other end, or whoever held that is gone.

@@ -1,11 +1,34 @@
 //! What images leave to whoever runs them, such as `/etc/hosts`.
 
+use std::io::{Error, ErrorKind};
+
 /// Whether it is not there, or empty: an engine that exports a container's files leaves an empty one where it mounts its own.
 pub fn left_to_us(path: &str) -> bool {
     match std::fs::symlink_metadata(path) {
         Ok(found) => found.is_file() && found.len() == 0,
         Err(_) => true,
     }
+}
+
+/// What files of a machine say that tell its name.
+pub fn etc_of(hostname: &str) -> [(&'static str, String); 2] {
+    let hosts = format!("127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost {hostname}\n");
+    [("/etc/hosts", hosts), ("/etc/hostname", format!("{hostname}\n"))]
+}
+
+/// Makes those that an image leaves out, and the one of its resolver, which has none.
+/// @returns which one could not be made, and why.
+pub fn complete_etc(hostname: &str) -> Result<(), (&'static str, Error)> {
+    for (path, contents) in etc_of(hostname).into_iter().chain([("/etc/resolv.conf", String::new())]) {
+        if left_to_us(path) {
+            match std::fs::write(path, contents) {
+                // A root file system that belongs to somebody else cannot be added to; nothing depends on these.
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+                other => other.map_err(|error| (path, error))?,
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

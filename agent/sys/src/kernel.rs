@@ -247,13 +247,13 @@ pub fn rename_at(dir: RawFd, from: &str, to: &str) -> io::Result<()> {
     check(unsafe { libc::renameat(dir, from.as_ptr(), dir, to.as_ptr()) } as libc::c_long).map(drop)
 }
 
-/// Names the machine that a child of this process sees. This process sees that one as well from then on.
-pub fn set_hostname_of(child: i32, name: &str) -> io::Result<()> {
-    let namespace = open_path_at(libc::AT_FDCWD, &format!("/proc/{child}/ns/uts"), libc::O_RDONLY, 0)?;
-    set_hostname_in(namespace.as_raw_fd(), name)
+/// Where the name of the machine that a child of this process sees is set: see `set_hostname_in`.
+pub fn host_names_of(child: i32) -> io::Result<OwnedFd> {
+    open_path_at(libc::AT_FDCWD, &format!("/proc/{child}/ns/uts"), libc::O_RDONLY, 0)
 }
 
-/// The same by a descriptor of the namespace, or of a process that is in it.
+/// Names the machine that processes of a namespace see, told by a descriptor of it, or of a process that is in it. This process
+/// sees that one as well from then on.
 pub fn set_hostname_in(namespace: RawFd, name: &str) -> io::Result<()> {
     // SAFETY: a descriptor of the caller's.
     check(unsafe { libc::setns(namespace, libc::CLONE_NEWUTS) } as libc::c_long)?;

@@ -76,11 +76,13 @@ export async function rightsOf(
     maps: [await proc("uid_map"), await proc("gid_map"), await proc("setgroups")],
     scores: [await proc("oom_score_adj"), await proc("coredump_filter"), await proc("timerslack_ns")],
     cgroup: await proc("cgroup"),
-    // The number of one descriptor depends on what the launcher had open.
     command: (await proc("cmdline"))
       .split("\0")
       .join(" ")
-      .replace(/(?<=--sockets-fd )\d+/, "N"),
+      // By these it waited; `descriptors` tells that it has them no longer.
+      .replace(/--owner-fd \d+ --told-fd \d+ /, "")
+      // The numbers of others depend on what the launcher had open, and on those.
+      .replace(/(?<=-fd )\d+/g, "N"),
     environment: await proc("environ"),
     priority: [stat[15], stat[16], stat[38], stat[37]],
     mounts: await mountsOf(await proc("mountinfo")),

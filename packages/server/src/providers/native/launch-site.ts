@@ -132,7 +132,7 @@ export class LaunchSite implements AsyncDisposable {
   }
 
   /**
-   * @param onSocket its agent can be spoken to, and answers once it runs; what is told then is of no account when this returns
+   * @param onSocket its agent can be spoken to, and answers once it serves; what is told then is of no account when this returns
    * another record, and when it comes again. There may be a connection to it.
    * @throws LauncherFailure; what was made until then is for `remove`.
    */

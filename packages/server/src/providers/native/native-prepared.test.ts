@@ -308,6 +308,17 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
     await expect.poll(left, { timeout: 10_000 }).toEqual([]);
   });
 
+  it("an agent that waits ends with who made it although it stands still", async () => {
+    await spawn();
+    for (const pid of (await prepares.until(home.dataDir, 2)).keys()) {
+      const parent = (await readFile(`/proc/${pid}/stat`, "utf8")).split(") ")[1]?.split(" ")[1];
+      expect(await readFile(`/proc/${pid}/cmdline`, "utf8")).toContain("alcove-agent");
+      process.kill(pid, "SIGSTOP");
+      process.kill(Number(parent), "SIGKILL");
+      await expect.poll(() => existsSync(`/proc/${pid}/stat`), { timeout: 5_000 }).toBe(false);
+    }
+  });
+
   it.each(["the first process", "the one that made it"])(
     "one of which %s was killed while it waited is no failed spawn",
     async (which) => {

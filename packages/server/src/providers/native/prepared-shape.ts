@@ -9,7 +9,7 @@ export interface PreparedSandbox extends Waiting {
   name: string;
   /** What its launch was told that no claim can change any more, as `settledBy` tells it. */
   settled: string;
-  /** To the socket of its agent, which does not run yet: it ends with the sandbox. */
+  /** To the socket of its agent, which serves nobody yet: it ends with the sandbox. */
   connection: Duplex;
 }
 
