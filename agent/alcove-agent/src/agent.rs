@@ -132,6 +132,8 @@ pub struct Agent {
     pub started: u64,
     pub expiry: Option<TimerId>,
     unclaimed_ms: u64,
+    /// It was held until it was somebody's, who is about to run a command: with its configuration it has a monitor for that.
+    was_held: bool,
     pub stopping: bool,
     pub scratch: Vec<u8>,
     pub machine: Option<Machine>,
@@ -204,6 +206,7 @@ impl Agent {
             started: sys::boottime_ms(),
             expiry: Some(expiry),
             unclaimed_ms: options.unclaimed_ms,
+            was_held: false,
             stopping: false,
             scratch: Vec::new(),
             machine: options.machine,
@@ -214,6 +217,7 @@ impl Agent {
     /// As if it had started now: it was held until it was somebody's.
     pub fn begin_now(&mut self) {
         self.started = sys::boottime_ms();
+        self.was_held = true;
         if let Some(timer) = self.expiry.replace(self.timers.add(self.unclaimed_ms, Timer::Expiry)) {
             self.timers.cancel(timer);
         }
@@ -232,6 +236,13 @@ impl Agent {
             }
             if self.killing.is_due() {
                 self.kill_on();
+            }
+            // Whoever waits for the answer has it by now.
+            if self.was_held && self.connections.token.is_some() {
+                self.was_held = false;
+                if self.commands.running == 0 {
+                    self.fork_ahead();
+                }
             }
         }
         self.send_feed();

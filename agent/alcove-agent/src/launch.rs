@@ -246,7 +246,7 @@ impl Agent {
             // It was killed, or is ending.
             self.dismiss(key);
         }
-        let handle = monitor::fork(job, fds, join, self.monitor_settings())
+        let handle = monitor::fork(Some((job, fds, join)), self.monitor_settings())
             .map_err(|error| io("no process can be started", &error))?;
         let socket = handle.socket.as_raw_fd();
         let pid = handle.pid;
@@ -260,6 +260,19 @@ impl Agent {
             return Err(io("the monitor cannot be watched", &error));
         }
         Ok((key, 0))
+    }
+
+    /// A monitor for the first command, which then has none to wait for. Without one that forks its own.
+    pub fn fork_ahead(&mut self) {
+        let Ok(handle) = monitor::fork(None, self.monitor_settings()) else { return };
+        let socket = handle.socket.as_raw_fd();
+        let spare_since = sys::boottime_ms();
+        let key = self.monitors.list.insert(Monitor { handle, exec: None, spare_since });
+        match self.poller.add(socket, Source::Monitor(key), READ) {
+            Ok(()) => self.keep_spare(key),
+            // Without work it ends as soon as its socket is closed.
+            Err(_) => drop(self.monitors.list.remove(key)),
+        }
     }
 
     /// The program runs.

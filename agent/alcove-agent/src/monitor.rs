@@ -38,14 +38,17 @@ pub struct Handle {
     pub socket: OwnedFd,
 }
 
-/// Forks a monitor that starts with `job`, whose command joins groups by the files `join`.
-pub fn fork(job: &[u8], fds: [RawFd; MAX_FDS], join: &[RawFd], settings: Settings) -> Result<Handle> {
+/// What a monitor starts with: a job, its descriptors, and the files by which its command joins groups.
+pub type First<'a> = (&'a [u8], [RawFd; MAX_FDS], &'a [RawFd]);
+
+/// Forks a monitor, which waits for its first job where it has none.
+pub fn fork(first: Option<First<'_>>, settings: Settings) -> Result<Handle> {
     let (ours, theirs) = sys::socket_pair()?;
     sys::set_nonblocking(ours.as_raw_fd(), true)?;
     // SAFETY: only the main thread forks. The child uses no lock but malloc's, which glibc's fork leaves usable.
     let pid = sys::check(unsafe { libc::fork() })?;
     if pid == 0 {
-        run(theirs, job, fds, join, settings);
+        run(theirs, first, settings);
     }
     Ok(Handle { pid, socket: ours })
 }
@@ -159,7 +162,8 @@ impl Monitor {
     }
 }
 
-fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], join: &[RawFd], settings: Settings) -> ! {
+fn run(socket: OwnedFd, first: Option<First<'_>>, settings: Settings) -> ! {
+    let given = first.map_or_else(Vec::new, |(_, fds, join)| [&fds[..], join].concat());
     let socket = socket.as_raw_fd();
     let alone = identity::alone(settings.ids);
     exec_group::join();
@@ -172,7 +176,7 @@ fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], join: &[RawFd], set
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         sys::ask_for_short_slices(0);
         // Whatever is opened from here on is closed on exec.
-        sys::close_all_but(&mut [&[socket], &fds[..], join].concat());
+        sys::close_all_but(&mut [&[socket], &given[..]].concat());
         // The effective id stays, and with it the capabilities. Where the id does not exist nothing changes.
         // A path translator that shows its user as root only pretends to change it, to commands too.
         if !alone && caps::permitted() & 1 << caps::SETUID != 0 {
@@ -202,7 +206,9 @@ fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], join: &[RawFd], set
         buffer: Vec::new(),
         alone,
     };
-    monitor.supervise(first, fds, join);
+    if let Some((job, fds, join)) = first {
+        monitor.supervise(job, fds, join);
+    }
     while let Some((length, fds)) = monitor.receive() {
         let buffer = std::mem::take(&mut monitor.buffer);
         monitor.supervise(&buffer[4..4 + length], fds, &[]);

@@ -366,9 +366,26 @@ fn an_agent_that_is_held_serves_nobody_until_it_has_an_owner_and_counts_from_the
     assert_eq!(early.receive().map(|(kind, _)| kind), Some(Kind::Welcome));
     drop(early);
     assert!(agent.client().ask(&json!({"op": "sandbox.info"}))["uptime_ms"].as_u64().is_some_and(|ms| ms < 500));
+    assert_eq!(monitors_of(&agent), 0);
     agent.configure(json!({}));
+    // Whoever waited for it is about to run a command: what that needs is there, and is what that uses.
+    eventually("a monitor waits", || monitors_of(&agent) == 1);
+    agent.client().run(&exec_request("e", &["/bin/true"], json!({})));
+    assert_eq!(monitors_of(&agent), 1);
     std::thread::sleep(Duration::from_millis(600));
     assert!(agent.client().ask(&json!({"op": "sandbox.stats"}))["pids"].is_u64());
+    let usual = TestAgent::start();
+    usual.client().ask(&json!({"op": "sandbox.stats"}));
+    assert_eq!(monitors_of(&usual), 0);
+}
+
+fn monitors_of(agent: &TestAgent) -> usize {
+    let pid = agent.child.id();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("its children");
+    let is_monitor = |pid: &&str| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "alcove-monitor")
+    };
+    children.split_whitespace().filter(is_monitor).count()
 }
 
 #[test]

@@ -74,6 +74,17 @@ pub fn write_record(record: &serde_json::Value) -> Result<()> {
     sys::write_file_atomically(libc::AT_FDCWD, RECORD, &bytes).at(STEP, RECORD)
 }
 
+/// In place of the one before, which is left for `drop_former_record`.
+pub fn exchange_record(record: &serde_json::Value) -> Result<()> {
+    let bytes = serde_json::to_vec(record).map_err(|error| StepError::new(STEP, error.to_string()))?;
+    sys::exchange_file(libc::AT_FDCWD, RECORD, &bytes).at(STEP, RECORD)
+}
+
+/// Waits for the disk, it may be. Where it fails the file goes with its folder.
+pub fn drop_former_record() {
+    let _ = sys::drop_former(libc::AT_FDCWD, RECORD);
+}
+
 /// One that nobody will have, if it is there.
 pub fn discard(path: &str) {
     let _ = std::fs::remove_dir_all(path);

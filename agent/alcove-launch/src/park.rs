@@ -162,7 +162,7 @@ fn claim(prepared: &LaunchSpec, mut begun: Begun, names: &OwnedFd, spec: &ClaimS
         cgroup::limit(group, &owned.limits, prepared.outbound.is_some())?;
     }
     begun.stages.end("cgroup");
-    folder::write_record(&spec.record)?;
+    folder::exchange_record(&spec.record)?;
     sys::rename_new(&prepared.dir, &spec.dir).at("directory", &spec.dir)?;
     begun.stages.end("record");
     sys::set_hostname_in(names.as_raw_fd(), &owned.hostname).at("inside", "hostname")?;

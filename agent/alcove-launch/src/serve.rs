@@ -209,6 +209,7 @@ fn prepare(id: u64, spec: &LaunchSpec, ready: Option<Ready>, socket: OwnedFd, la
                 Err(error) => fail(id, &error),
             }
             debt.settle();
+            folder::drop_former_record();
         }
         Ok(None) => {}
         Err(error) => eprintln!("alcove-launch: {error}"),

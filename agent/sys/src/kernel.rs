@@ -274,13 +274,13 @@ pub fn wait_ended(fd: RawFd) -> io::Result<()> {
 
 /// Renames what is at an absolute path, and nothing that is there already gives way to it.
 pub fn rename_new(from: &str, to: &str) -> io::Result<()> {
+    rename_by(libc::AT_FDCWD, from, to, libc::RENAME_NOREPLACE)
+}
+
+fn rename_by(dir: RawFd, from: &str, to: &str, flags: libc::c_uint) -> io::Result<()> {
     let (from, to) = (c_text(from), c_text(to));
-    let flags = libc::RENAME_NOREPLACE;
     // SAFETY: both paths live through the call.
-    check(unsafe {
-        libc::syscall(libc::SYS_renameat2, libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags)
-    })
-    .map(drop)
+    check(unsafe { libc::syscall(libc::SYS_renameat2, dir, from.as_ptr(), dir, to.as_ptr(), flags) }).map(drop)
 }
 
 /// Writes a file whole: readers see the old one or the new one.
@@ -288,6 +288,27 @@ pub fn write_file_atomically(dir: RawFd, name: &str, bytes: &[u8]) -> io::Result
     let file = prepare_file(dir, name)?;
     write_all(file.as_raw_fd(), bytes)?;
     rename_at(dir, &partial(name), name)
+}
+
+/// As `write_file_atomically`, in place of one that is there: that keeps a name until `drop_former`, where the file system lets two change
+/// their names. The end of a file waits for its disk where the file system tells that at once which blocks are free.
+pub fn exchange_file(dir: RawFd, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let file = prepare_file(dir, name)?;
+    write_all(file.as_raw_fd(), bytes)?;
+    match rename_by(dir, &partial(name), name, libc::RENAME_EXCHANGE) {
+        Err(error) if errno_is(&error, libc::EINVAL) => rename_at(dir, &partial(name), name),
+        other => other,
+    }
+}
+
+/// What the file was before `exchange_file`, if that is still there.
+pub fn drop_former(dir: RawFd, name: &str) -> io::Result<()> {
+    let former = c_text(&partial(name));
+    // SAFETY: the path lives through the call.
+    match check(unsafe { libc::unlinkat(dir, former.as_ptr(), 0) } as libc::c_long) {
+        Err(error) if !errno_is(&error, libc::ENOENT) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Makes what the next `write_file_atomically` of this name fills: nothing is left to make then.

@@ -1,4 +1,4 @@
-import { setTimeout as sleep } from "node:timers/promises";
+import { setTimeout as sleep, setImmediate as turn } from "node:timers/promises";
 import { expect, it } from "vitest";
 import { DeadlineExceeded } from "../../platform/deadline.ts";
 import { silentLogger } from "../../platform/logger.ts";
@@ -625,6 +625,23 @@ it("onGone() calls back once, when the events connection ends and no other can b
   client.onGone(() => late.resolve());
   await late.promise;
   expect(calls).toBe(1);
+});
+
+it("the events of a sandbox begin a moment after somebody wants them, and before a command starts", async () => {
+  await using agent = await fakeAgent((_request, connection) => connection.frame(frameKinds.reply, {}));
+  const ops = () => agent.requests.map(({ op }) => op);
+  await using waiting = clientOf(agent);
+  waiting.onGone(() => undefined);
+  await turn();
+  expect(agent.connections).toBe(0);
+  await expect.poll(ops).toEqual(["sandbox.events"]);
+  await using starting = clientOf(agent);
+  starting.onGone(() => undefined);
+  const stop = new AbortController();
+  starting.execs.startDetached(spec, { signal: stop.signal }).catch(() => undefined);
+  await expect.poll(() => ops().length).toBe(3);
+  expect(ops().slice(1)).toEqual(["sandbox.events", "exec.start"]);
+  stop.abort();
 });
 
 it("a broken events connection is made anew, and exits missed meanwhile are told once", async () => {

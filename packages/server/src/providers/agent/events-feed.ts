@@ -17,14 +17,16 @@ const maxWaiting = 10_000;
 const maxRemembered = 2_000;
 /** How long a connection may take until the agent has answered on it, and the list after it. */
 const connectMs = 5_000;
+/** Nobody waits for a feed in which nothing can be missed yet: what makes the sandbox has been answered by then. */
+const soonMs = 2;
 /** Pauses before a connection is made anew: none after one that lasted, then ever longer ones. */
 const lastedMs = 10_000;
 const firstPauseMs = 100;
 const longestPauseMs = 5_000;
 
 /**
- * The one `sandbox.events` connection of a sandbox and everybody who listens to it. States: unused, connecting,
- * connected, gone. A connection that ends is made anew as often as it takes, because a broken transport is not a dead
+ * The one `sandbox.events` connection of a sandbox and everybody who listens to it. States: unused (until somebody
+ * wants it, and then until a command starts, at most for a moment), connecting, connected, gone. A connection that ends is made anew as often as it takes, because a broken transport is not a dead
  * sandbox; exits missed meanwhile are read from the list of commands once the new one is answered. The sandbox is gone,
  * for good, when nobody takes a connection at its endpoint any more.
  */
@@ -38,6 +40,7 @@ export class EventsFeed {
   readonly #told = new Set<ExecId>();
   readonly #closing = new AbortController();
   #state: "unused" | "connecting" | "connected" | "gone" = "unused";
+  #soon: NodeJS.Timeout | undefined;
 
   constructor(options: { channel: AgentChannel; logger: Logger }) {
     this.#channel = options.channel;
@@ -49,7 +52,7 @@ export class EventsFeed {
     const own = () => listener();
     this.#goneListeners.add(own);
     if (this.#state === "gone") queueMicrotask(() => this.#tellGone());
-    else this.#connect();
+    else this.#connectSoon();
     return () => this.#goneListeners.delete(own);
   }
 
@@ -70,7 +73,8 @@ export class EventsFeed {
     options.signal.addEventListener("abort", leave);
     if (this.#state === "connected") queueMicrotask(listening);
     else this.#awaiting.add(listening);
-    this.#connect();
+    if (options.onListening === undefined) this.#connectSoon();
+    else this.#connect();
     return queue;
   }
 
@@ -80,16 +84,25 @@ export class EventsFeed {
    */
   willStart(execId: ExecId): void {
     this.#told.delete(execId);
+    // Before it, as its end may be told in no other way.
+    if (this.#soon !== undefined) this.#connect();
   }
 
   /** Stops listening without telling anybody that the sandbox is gone. */
   close(): void {
     this.#closing.abort();
+    clearTimeout(this.#soon);
     this.#goneListeners.clear();
     this.#endQueues();
   }
 
+  #connectSoon(): void {
+    if (this.#state !== "unused" || this.#soon !== undefined || this.#closing.signal.aborted) return;
+    this.#soon = outsideRequests(() => setTimeout(() => this.#connect(), soonMs));
+  }
+
   #connect(): void {
+    clearTimeout(this.#soon);
     if (this.#state !== "unused" || this.#closing.signal.aborted) return;
     this.#state = "connecting";
     // What is armed here lives as long as the sandbox, whoever asked first.

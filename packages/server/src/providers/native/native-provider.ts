@@ -90,6 +90,9 @@ export class NativeProvider implements RuntimeProvider {
   readonly #ringBytes: number | undefined;
   readonly #logger: Logger;
   readonly #site: LaunchSite;
+  readonly #rooted = process.getuid?.() === 0;
+  /** Of the machine, as this process found them. */
+  readonly #processors = availableParallelism();
   /** Ends a look of the guard, which may count files for long. */
   readonly #closing = new AbortController();
   readonly #guard: DiskGuard;
@@ -229,7 +232,7 @@ export class NativeProvider implements RuntimeProvider {
       min_free_mb: this.#config.minFreeMb,
       max_uncounted_percent: this.#config.maxUncountedPercent,
       added_caps: [...this.#config.addedCaps],
-      rooted: process.getuid?.() === 0,
+      rooted: this.#rooted,
     };
   }
 
@@ -264,7 +267,7 @@ export class NativeProvider implements RuntimeProvider {
     const filled = {
       ...spec,
       image,
-      env: { ...processorEnv(spec.vcpus), ...config.env, ...spec.env },
+      env: { ...processorEnv(spec.vcpus, this.#processors), ...config.env, ...spec.env },
       ...defaultsOf(config, spec),
     };
     let failure = await this.#startOrUndo(ground, filled, root, options);
