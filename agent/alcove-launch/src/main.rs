@@ -23,6 +23,7 @@ mod network;
 mod overlay;
 mod park;
 mod pool;
+mod range;
 mod remove;
 mod serve;
 mod shift;

@@ -14,7 +14,7 @@ use crate::error::{AtStep, Result, StepError};
 use crate::folder::{self, Ready};
 use crate::launch::{self, Begun, Launched};
 use crate::spec::{ClaimSpec, LaunchSpec, Request, RootSpec};
-use crate::{cgroup, sys};
+use crate::{cgroup, range, sys};
 
 const STEP: &str = "claim";
 
@@ -149,7 +149,7 @@ impl Place<'_> {
     }
 }
 
-/// Limits first, so that nothing of anybody's runs without; then the record, which undoes either; then the name, by which it is
+/// Limits first, so that nothing of anybody's runs without; then the ids, before a directory says whose they are; the record, which undoes either; then the name, by which it is
 /// somebody's; the agent hears of it last.
 fn claim(prepared: &LaunchSpec, mut begun: Begun, names: &OwnedFd, spec: &ClaimSpec) -> Result<Launched> {
     let owned = &spec.owned;
@@ -162,6 +162,9 @@ fn claim(prepared: &LaunchSpec, mut begun: Begun, names: &OwnedFd, spec: &ClaimS
         cgroup::limit(group, &owned.limits, prepared.outbound.is_some())?;
     }
     begun.stages.end("cgroup");
+    if let Some(link) = &spec.range {
+        range::give(link)?;
+    }
     folder::exchange_record(&spec.record)?;
     sys::rename_new(&prepared.dir, &spec.dir).at("directory", &spec.dir)?;
     begun.stages.end("record");

@@ -10,7 +10,7 @@ use crate::launch::Launched;
 use crate::park::{self, Parked};
 use crate::pool::Pool;
 use crate::spec::{LaunchSpec, Reply, Request, ShiftSpec};
-use crate::{destroy, launch, lend, naming, network, remove, shift, sys};
+use crate::{destroy, launch, lend, naming, network, range, remove, shift, sys};
 
 /// A request that takes longer has hung; its process ends and what it made is undone by a later `destroy`.
 const REQUEST_SECONDS: u32 = 20;
@@ -209,7 +209,11 @@ fn prepare(id: u64, spec: &LaunchSpec, ready: Option<Ready>, socket: OwnedFd, la
                 Err(error) => fail(id, &error),
             }
             debt.settle();
+            // It may wait for a disk, and nobody for it.
             folder::drop_former_record();
+            if let Some(link) = &spec.range {
+                range::drop_former(link);
+            }
         }
         Ok(None) => {}
         Err(error) => eprintln!("alcove-launch: {error}"),

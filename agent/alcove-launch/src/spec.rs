@@ -90,7 +90,17 @@ pub struct ClaimSpec {
     pub dir: String,
     /// Takes the place of the one that was written when it was prepared.
     pub record: serde_json::Value,
+    /// What says to other services of the machine whose its ids are; none where nobody tells them.
+    pub range: Option<RangeLink>,
     pub owned: Owned,
+}
+
+/// A link that is there, and where it is to lead from now on.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RangeLink {
+    pub link: String,
+    pub target: String,
 }
 
 /// What a sandbox has only once it is somebody's.

@@ -295,8 +295,17 @@ pub fn write_file_atomically(dir: RawFd, name: &str, bytes: &[u8]) -> io::Result
 pub fn exchange_file(dir: RawFd, name: &str, bytes: &[u8]) -> io::Result<()> {
     let file = prepare_file(dir, name)?;
     write_all(file.as_raw_fd(), bytes)?;
-    match rename_by(dir, &partial(name), name, libc::RENAME_EXCHANGE) {
-        Err(error) if errno_is(&error, libc::EINVAL) => rename_at(dir, &partial(name), name),
+    exchange(dir, &partial(name), name)
+}
+
+/// Gives each the other's name, where the file system can and both are there; else `from` takes the place of `to`.
+pub fn rename_exchange(from: &str, to: &str) -> io::Result<()> {
+    exchange(libc::AT_FDCWD, from, to)
+}
+
+fn exchange(dir: RawFd, from: &str, to: &str) -> io::Result<()> {
+    match rename_by(dir, from, to, libc::RENAME_EXCHANGE) {
+        Err(error) if errno_is(&error, libc::EINVAL) || errno_is(&error, libc::ENOENT) => rename_at(dir, from, to),
         other => other,
     }
 }

@@ -26,5 +26,6 @@ export {
   type LendSpec,
   type NameSpec,
   type OutboundSpec,
+  type RangeLink,
   type ShiftSpec,
 } from "./requests.ts";

@@ -49,8 +49,16 @@ export interface ClaimSpec {
   dir: string;
   /** Takes the place of the one it was prepared with. */
   record: LaunchSpec["record"];
+  /** What tells other services of the machine whose its ids are; null where nothing does. */
+  range: RangeLink | null;
   /** Memory and processors are those it was prepared for. */
   owned: Pick<LaunchSpec, "hostname" | "limits">;
+}
+
+/** A link that is there, and where it is to lead. */
+export interface RangeLink {
+  link: string;
+  target: string;
 }
 
 /** How a sandbox gets out. */

@@ -1,4 +1,4 @@
-import { lutimesSync, readlinkSync } from "node:fs";
+import { lutimesSync } from "node:fs";
 import { mkdir, mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -115,14 +115,15 @@ it("a launch beside a service with hundreds of sandboxes tries few of their rang
   expect(tried).toBeLessThan(5);
 });
 
-it("a range that is given on is its new owner's at once, and leaves no other name", async () => {
+it("a range that is given on is told of as its new owner's, and free with that one's end alone", async () => {
   const folder = await mkdtemp(join(tmpdir(), "alcove-claims-"));
   folders.push(folder);
-  const runtimes = join(folder, "runtimes");
-  const dir = join(folder, "claims");
-  const claims = RangeClaims.open({ dir, runtimes });
-  expect(await claims?.claim(base, "prepared-1")).toBe(true);
-  claims?.give(base, "rt-1");
-  expect(readlinkSync(join(dir, String(base)))).toBe(join(runtimes, "rt-1"));
-  await expect.poll(() => readdir(dir)).toEqual([String(base)]);
+  const [dir, runtimes] = [join(folder, "claims"), join(folder, "runtimes")];
+  const ranges = new IdRanges({ base, offset: 0, claims: RangeClaims.open({ dir, runtimes }) });
+  await ranges.take("prepared-1");
+  const told = { link: join(dir, String(base)), target: join(runtimes, "rt-1") };
+  expect(ranges.give("prepared-1", "rt-1")).toEqual(told);
+  await ranges.release("prepared-1");
+  expect(await ranges.take("rt-1")).toBe(base);
+  expect(ranges.give("rt-none", "rt-2")).toBeNull();
 });

@@ -1,4 +1,5 @@
 import { Unavailable } from "../../ports/index.ts";
+import type { RangeLink } from "../launcher/index.ts";
 import type { RangeClaims } from "./range-claims.ts";
 
 /** Ids of one sandbox. */
@@ -58,13 +59,13 @@ export class IdRanges {
     return this.#indexes.has(runtimeId);
   }
 
-  /** The range of one is the other's from now on, which has none. */
-  give(from: string, to: string): void {
+  /** The range of one is the other's from now on, which has none. @returns what is to tell that to other services; null: nothing. */
+  give(from: string, to: string): RangeLink | null {
     const index = this.#indexes.get(from);
-    if (index === undefined) return;
+    if (index === undefined) return null;
     this.#indexes.delete(from);
     this.#hold(index, to);
-    this.#claims?.give(this.#first(index), to);
+    return this.#claims?.linkOf(this.#first(index), to) ?? null;
   }
 
   /** Frees whatever this runtime holds. */

@@ -120,7 +120,8 @@ it("what is prepared and claimed is told as what its tests take", () => {
   const parts = { root: image, ids: range, cgroup: v1, disk: { template: "/data/templates/256.ext4" } };
   const { dir, record, hostname, limits } = launch({}, parts);
   const prepared = "/data/runtimes/native/prepared-1";
-  const claim: ClaimSpec = { prepared, dir, record, owned: { hostname, limits } };
+  const link = { link: "/run/alcove/id-ranges/1879048192", target: dir };
+  const claim: ClaimSpec = { prepared, dir, record, range: link, owned: { hostname, limits } };
   const told = JSON.parse(JSON.stringify([{ ...launch({}, parts), dir: prepared }, claim]));
   expect(told).toEqual([...fixture.prepares, ...fixture.claims].map((request) => request.spec));
 });

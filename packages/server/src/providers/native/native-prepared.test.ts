@@ -1,5 +1,16 @@
 import { existsSync } from "node:fs";
-import { cp, glob, mkdir, mkdtemp, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
+import {
+  cp,
+  glob,
+  mkdir,
+  mkdtemp,
+  readdir,
+  readFile,
+  readlink,
+  rename,
+  rm,
+  writeFile,
+} from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { basename, dirname, join } from "node:path";
 import { afterEach, beforeEach, expect, it, onTestFinished, vi } from "vitest";
@@ -110,6 +121,16 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
     const { controlGroup } = await provider.spawn(second, soon());
     expect(controlGroup).toMatch(/^prepared-/);
     expect(await groupsHere()).toContain(controlGroup);
+  });
+
+  it("have told other services whose their ids are, and leave no other name of that", async () => {
+    const { claimed: one } = await claimed();
+    const dir = join(home.dataDir, "runtimes/native", one.runtimeId);
+    const { base } = JSON.parse(await readFile(join(dir, "runtime.json"), "utf8")).ids;
+    expect(await readlink(join(machineClaims, String(base)))).toBe(dir);
+    const names = async () => (await readdir(machineClaims)).filter((name) => name.startsWith(`${base}`));
+    await expect.poll(names).toEqual([String(base)]);
+    await expect.poll(() => readdir(dir)).not.toContain("runtime.json.new");
   });
 
   it("with a network have the same of it, and it is theirs", async (context) => {

@@ -125,13 +125,13 @@ export class PreparedSandboxes implements AsyncDisposable {
     const found = this.#stock.take(shape, () => fingerprintOf(root, ground.agent));
     if (found === undefined) return undefined;
     try {
-      ground.ranges.give(found.name, runtimeId);
+      const range = ground.ranges.give(found.name, runtimeId);
       const planned = await this.#plan(ground, spec, root, found.name);
       if (settledBy(planned.launch) !== found.settled)
         throw new Error("it was made otherwise than it would be now");
       const { dir, record, hostname, limits } = planned.launch;
       const from = this.#directories.path(found.name);
-      const claim = this.#launcher.claim({ prepared: from, dir, record, owned: { hostname, limits } });
+      const claim = this.#launcher.claim({ prepared: from, dir, record, range, owned: { hostname, limits } });
       found.connection.removeAllListeners();
       onSocket(planned.record, found.connection);
       await claim;

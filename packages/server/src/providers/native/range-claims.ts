@@ -1,6 +1,7 @@
-import { linkSync, mkdirSync, renameSync, symlinkSync } from "node:fs";
+import { mkdirSync, symlinkSync } from "node:fs";
 import { lstat, readdir, readlink, rename, stat, unlink } from "node:fs/promises";
 import { join } from "node:path";
+import type { RangeLink } from "../launcher/index.ts";
 
 /** Where services of one machine tell each other which ranges they use. Emptied with every start of the machine. */
 export const machineClaims = "/run/alcove/id-ranges";
@@ -37,7 +38,7 @@ export class RangeClaims {
     return new Set(names.map(Number).filter(Number.isInteger));
   }
 
-  /** The first try, which is nearly always the last, waits for no turn of the file system's threads: as `give`.
+  /** The first try, which is nearly always the last, waits for no turn of the file system's threads: it is a call of microseconds.
    *  @returns false when another service's runtime has the range. */
   async claim(base: number, runtimeId: string): Promise<boolean> {
     const path = join(this.#dir, String(base));
@@ -51,24 +52,9 @@ export class RangeClaims {
     return false;
   }
 
-  /**
-   * A claim of this service is another runtime's from now on: at no time is it nobody's. Takes microseconds, which a turn of the
-   * file system's threads does not. The link before keeps a name until one of those takes it away: where it is on a disk, freeing
-   * its block waits for that disk.
-   */
-  give(base: number, runtimeId: string): void {
-    const path = join(this.#dir, String(base));
-    const partial = `${path}.${runtimeId}`;
-    const former = `${partial}.former`;
-    symlinkSync(join(this.#runtimes, runtimeId), partial);
-    try {
-      linkSync(path, former);
-    } catch (error) {
-      // A file system without hard links, or somebody took the link away: it is made anew all the same.
-      if (!(error instanceof Error && "code" in error)) throw error;
-    }
-    renameSync(partial, path);
-    unlink(former).catch(() => undefined);
+  /** What makes a claim of this service another runtime's: who makes that runtime does it, before its directory is there. */
+  linkOf(base: number, runtimeId: string): RangeLink {
+    return { link: join(this.#dir, String(base)), target: join(this.#runtimes, runtimeId) };
   }
 
   async release(base: number, runtimeId: string): Promise<void> {
