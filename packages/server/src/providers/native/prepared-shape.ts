@@ -76,8 +76,12 @@ export function fingerprintOf(root: LaunchSpec["root"], agent: string): string |
 /** As `agent/alcove-launch/src/inside.rs` shows them to sandboxes of image `host`. */
 const programPlaces = /^\S+ \S+ \S+ \S+ \/(usr|bin|sbin|lib|lib32|lib64|libx32|nix)(\/| )/;
 
+/** The table of mounts as it was read last, and what of it counts: it is nearly always the same. */
+let lastTable: { text: string; mounts: string[] } | undefined;
+
 function programMounts(): string[] {
-  return readFileSync("/proc/self/mountinfo", "utf8")
-    .split("\n")
-    .filter((line) => programPlaces.test(line));
+  const text = readFileSync("/proc/self/mountinfo", "utf8");
+  if (lastTable?.text !== text)
+    lastTable = { text, mounts: text.split("\n").filter((line) => programPlaces.test(line)) };
+  return lastTable.mounts;
 }
