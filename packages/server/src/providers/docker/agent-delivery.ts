@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { access, mkdir, readFile, rename, stat, writeFile } from "node:fs/promises";
+import { access, chmod, mkdir, readFile, rename, stat, writeFile } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { Readable } from "node:stream";
 import { abortable } from "../../platform/abortable.ts";
@@ -108,7 +108,9 @@ export class BoundAgent implements AgentDelivery {
     const folder = dirname(path);
     await mkdir(join(folder, basename(socketFolder)), { recursive: true, mode: 0o755 });
     const draft = join(folder, `${resolverFile}.${randomUUID()}`);
-    await writeFile(draft, `nameserver ${outboundResolver}\n`, { mode: 0o644 });
+    await writeFile(draft, `nameserver ${outboundResolver}\n`);
+    // Whatever the umask is, users inside read it.
+    await chmod(draft, 0o644);
     await rename(draft, join(folder, resolverFile));
     return folder;
   }

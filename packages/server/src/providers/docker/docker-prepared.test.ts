@@ -265,6 +265,32 @@ await describeWith(["docker", "root", "agent", "launcher", "busybox"], "prepared
     expect((await docker.provider.inventory(soon())).every(({ state }) => state === "running")).toBe(true);
   });
 
+  it("one whose claim fails and cannot be removed yet leaves nothing in the folder of the container that is made instead", async () => {
+    await spawn();
+    const waiting = await stocked();
+    const folders: boolean[] = [];
+    const create = ContainerMaker.prototype.create;
+    vi.spyOn(ContainerMaker.prototype, "create").mockImplementation(function (
+      this: ContainerMaker,
+      spec,
+      options,
+    ) {
+      if (!isPrepared(spec.runtimeId))
+        folders.push(existsSync(join(docker.dataDir, "runtimes/docker", spec.runtimeId, "sock/agent.sock")));
+      return create.call(this, spec, options);
+    });
+    vi.spyOn(Containers.prototype, "rename").mockRejectedValueOnce(new Error("no name today"));
+    vi.spyOn(Containers.prototype, "remove").mockRejectedValueOnce(new Error("no removal today"));
+    const one = await spawn();
+    expect(folders).toEqual([false]);
+    await docker.provider.inventory(soon());
+    const left = async () =>
+      (await preparedNames(engine, docker.instanceId)).filter((name) => waiting.includes(name));
+    await expect.poll(left, { timeout: 20_000 }).toHaveLength(1);
+    await works(one);
+    expect(await docker.provider.inventory(soon())).toHaveLength(2);
+  });
+
   it("a request that no container can meet fails as it would cold, and leaves nothing", async () => {
     await spawn();
     await stocked();

@@ -1,6 +1,6 @@
 import { readFile, rename } from "node:fs/promises";
 import { join } from "node:path";
-import { abortable } from "../../platform/abortable.ts";
+import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
@@ -351,6 +351,8 @@ export class PreparedContainers implements AsyncDisposable {
       if (runtimeId !== undefined) await records.remove(runtimeId);
     } catch (err) {
       logger.warn({ err, container: id }, "a prepared container cannot be removed yet");
+      // A new container of this runtime would find the socket of this one's agent there.
+      if (runtimeId !== undefined) await records.remove(runtimeId).catch(ignoreOutcome);
     } finally {
       this.#own.delete(name);
     }
