@@ -10,7 +10,7 @@ export async function* savedByEngine(
 ): AsyncGenerator<Uint8Array> {
   const isUnix = !/^(tcp|http):\/\//.test(options.socket);
   const socketPath = options.socket.replace(/^unix:\/\//, "");
-  // Only here: a service that imports no image of an engine is 4 MiB smaller without the library.
+  // Only here: 110 modules, which a service that imports no image of an engine does not keep in memory.
   const { Client } = await import("undici");
   await using opened = new AsyncDisposableStack();
   const client = opened.adopt(
