@@ -91,6 +91,24 @@ export function exposeFigures(figures: Figures): string {
       healthy ? 1 : 0,
     ]),
   );
+  text.gauge(
+    "service_prepared_waiting",
+    "Sandboxes that are made ahead and wait for somebody.",
+    figures.madeAhead.map(({ name, figures: { waiting } }) => [{ provider: name }, waiting]),
+  );
+  text.counter(
+    "service_prepared_spawns_total",
+    "Spawns of providers that make sandboxes ahead, by whether one was claimed.",
+    figures.madeAhead.flatMap(({ name, figures: { claimed, cold } }): [Labels, number][] => [
+      [{ provider: name, outcome: "claimed" }, claimed],
+      [{ provider: name, outcome: "cold" }, cold],
+    ]),
+  );
+  text.counter(
+    "service_prepared_failures_total",
+    "Times that no sandbox could be made ahead.",
+    figures.madeAhead.map(({ name, figures: { failed } }) => [{ provider: name }, failed]),
+  );
   text.gauge("service_sandboxes_active", "Sandboxes that count against limits.", sandboxes.active);
   text.gauge(
     "service_sandboxes_max",

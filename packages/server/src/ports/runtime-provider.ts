@@ -63,6 +63,8 @@ export interface RuntimeProvider extends AsyncDisposable {
   onExit(listener: (runtimeId: RuntimeId, reason: string) => void): () => void;
   /** What it has made of images, so that they start from memory. @throws ProviderError, Unavailable. */
   snapshots?(options: CallOptions): Promise<ImageSnapshot[]>;
+  /** Of runtimes that are made ahead, since the start; undefined where it makes none. Does no I/O. */
+  readonly madeAhead?: MadeAhead | undefined;
   /** Calls back when a runtime's way out is lost and had again; only where something beside the runtime keeps it. */
   onNetwork?(listener: (runtimeId: RuntimeId, change: NetworkChange) => void): () => void;
 }
@@ -73,6 +75,18 @@ export interface ImageSnapshot {
   kernel: string;
   sizeBytes: number;
   createdAt: Date;
+}
+
+/** Runtimes that are nobody's yet, and what became of them. */
+export interface MadeAhead {
+  /** That wait for somebody now. */
+  waiting: number;
+  /** Spawns that one became. */
+  claimed: number;
+  /** Spawns that found none, or could not have the one they found, and were made from the beginning. */
+  cold: number;
+  /** Times that one could not be made. */
+  failed: number;
 }
 
 /** What became of a runtime's network. */

@@ -36,7 +36,7 @@ export interface FigureSources {
   /** Monotonic, milliseconds. */
   startedMs: number;
   process: ProcessFigures;
-  registry: Pick<ProviderRegistry, "lastKnown">;
+  registry: Pick<ProviderRegistry, "lastKnown" | "madeAhead">;
   sandboxes: Pick<SandboxService, "counts" | "figures" | "ready">;
   quotas: Pick<Quotas, "counts">;
   rateLimits: Pick<RateLimits, "totals">;
@@ -82,6 +82,7 @@ export interface Figures {
   readonly quotas: QuotaSummary;
   readonly rateLimit: { readonly settings: Config["rateLimit"]; readonly totals: RateLimits["totals"] };
   readonly providers: readonly ProviderHealthEntry[];
+  readonly madeAhead: ReturnType<ProviderRegistry["madeAhead"]>;
   readonly workers: readonly WorkerFigures[];
   readonly leases: {
     readonly total: number;
@@ -162,6 +163,7 @@ export class ServiceFigures {
       quotas: quotas.counts,
       rateLimit: { settings: config.rateLimit, totals: rateLimits.totals },
       providers,
+      madeAhead: this.#parts.registry.madeAhead(),
       workers: this.#parts.workers.list(),
       leases: leasesOf(counts),
       sandboxes: withZeros(counts, providers),

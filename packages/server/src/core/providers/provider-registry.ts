@@ -4,6 +4,7 @@ import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import {
   type CallOptions,
   type Clock,
+  type MadeAhead,
   NotFound,
   type ProviderCheck,
   type RuntimeProvider,
@@ -207,6 +208,13 @@ export class ProviderRegistry {
    */
   lastKnown(): ProviderHealthEntry[] {
     return this.all.map((provider) => this.#found.get(provider.name) ?? this.#byInventory(provider));
+  }
+
+  /** What providers that make runtimes ahead have of them, by name. */
+  madeAhead(): { name: string; figures: MadeAhead }[] {
+    return this.all.flatMap(({ name, madeAhead }) =>
+      madeAhead === undefined ? [] : [{ name, figures: madeAhead }],
+    );
   }
 
   /** @throws NotFound for a provider that is not enabled. */

@@ -14,6 +14,7 @@ import {
   type Clock,
   DomainError,
   type InventoryEntry,
+  type MadeAhead,
   type NetworkChange,
   type ProviderCheck,
   ProviderError,
@@ -268,6 +269,10 @@ export class DockerProvider implements RuntimeProvider {
     } catch (error) {
       return { healthy: false, error: explain(error), notes: await this.#ending() };
     }
+  }
+
+  get madeAhead(): MadeAhead | undefined {
+    return this.#unprepared === undefined ? this.#prepared.figures : undefined;
   }
 
   #preparedNotes(info: EngineInfo): string[] {

@@ -3,12 +3,12 @@ import { join } from "node:path";
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
-import { messageOf } from "../../platform/message-of.ts";
 import { exists, orMissing } from "../../platform/missing.ts";
 import {
   BadRequest,
   type CallOptions,
   type ImageConfig,
+  type MadeAhead,
   NotFound,
   type RuntimeId,
   type RuntimeSpec,
@@ -55,6 +55,14 @@ export interface ContainerTools {
   unprepared: string | undefined;
 }
 
+type ClaimOptions = CallOptions & {
+  record: RuntimeRecord;
+  network: string;
+  maker: ContainerMaker;
+  binding: AgentBinding;
+  delivery: AgentDelivery;
+};
+
 export interface PreparedContainersOptions {
   /** Of each kind; 0: none. */
   count: number;
@@ -87,7 +95,6 @@ export class PreparedContainers implements AsyncDisposable {
   readonly #own = new Set<RuntimeId>();
   readonly #sweeping = new Map<RuntimeId, Promise<void>>();
   readonly #abandon = new AbortController();
-  #failure: string | undefined;
 
   constructor(options: PreparedContainersOptions) {
     this.#options = options;
@@ -100,7 +107,6 @@ export class PreparedContainers implements AsyncDisposable {
         isBusy: options.isBusy,
         onFailure: (err) => {
           if (options.closing.aborted) return;
-          this.#failure = messageOf(err);
           options.logger.warn({ err }, "no container could be prepared; it is tried again");
         },
       },
@@ -109,7 +115,11 @@ export class PreparedContainers implements AsyncDisposable {
 
   /** Why the last one could not be made. */
   get failure(): string | undefined {
-    return this.#failure;
+    return this.#stock.failure;
+  }
+
+  get figures(): MadeAhead | undefined {
+    return this.#stock.figures;
   }
 
   /** Something came to its end: what was taken is made again when nothing else comes. */
@@ -132,16 +142,13 @@ export class PreparedContainers implements AsyncDisposable {
    * @returns undefined when there is none that fits, or it came to nothing: nothing of it is left then.
    * @throws BadRequest for what a new container would be refused for too.
    */
-  async claim(
-    spec: RuntimeSpec,
-    options: {
-      record: RuntimeRecord;
-      network: string;
-      maker: ContainerMaker;
-      binding: AgentBinding;
-      delivery: AgentDelivery;
-    } & CallOptions,
-  ): Promise<ConnectedRuntime | undefined> {
+  async claim(spec: RuntimeSpec, options: ClaimOptions): Promise<ConnectedRuntime | undefined> {
+    const claimed = await this.#claim(spec, options);
+    this.#stock.became(claimed === undefined ? "cold" : "claimed");
+    return claimed;
+  }
+
+  async #claim(spec: RuntimeSpec, options: ClaimOptions): Promise<ConnectedRuntime | undefined> {
     const { record, network, maker, signal } = options;
     const { count, records, logger } = this.#options;
     if (count === 0) return undefined;
@@ -206,7 +213,6 @@ export class PreparedContainers implements AsyncDisposable {
       const after = await this.#present(shape, { ...tools, signal });
       const inspection = await containers.inspect(found.container.id, { signal });
       if (inspection?.State.Running && after?.madeOf === before.madeOf) {
-        this.#failure = undefined;
         this.#options.logger.debug({ container: name }, "a container was prepared");
         return { ...found, madeOf: before.madeOf };
       }

@@ -3,6 +3,7 @@ import type { Duplex } from "node:stream";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import {
+  type MadeAhead,
   ProviderError,
   type RuntimeId,
   type RuntimeSlot,
@@ -276,6 +277,18 @@ export class LaunchSite implements AsyncDisposable {
     } catch (err) {
       this.#logger.warn({ err }, "what launches need cannot be made again yet");
     }
+  }
+
+  get madeAhead(): MadeAhead | undefined {
+    return this.#preparing.figures;
+  }
+
+  /** What an operator is to know of sandboxes made ahead. */
+  preparedNotes(): string[] {
+    const { failure } = this.#preparing;
+    return failure === undefined
+      ? []
+      : [`the last sandbox that was to be prepared (providers.native.prepared) could not be: ${failure}`];
   }
 
   /** Whether sandboxes have control groups; false until that is known. */

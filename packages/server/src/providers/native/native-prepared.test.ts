@@ -133,6 +133,28 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
     await expect.poll(() => readdir(dir)).not.toContain("runtime.json.new");
   });
 
+  it("are counted: those that wait, spawns that got one and spawns that did not, and no probe", async () => {
+    await provider.check(soon());
+    expect(provider.madeAhead).toEqual({ waiting: 0, claimed: 0, cold: 0, failed: 0 });
+    await spawn();
+    await prepares.until(home.dataDir, 2);
+    await expect.poll(() => provider.madeAhead).toEqual({ waiting: 2, claimed: 0, cold: 1, failed: 0 });
+    await spawn();
+    expect(provider.madeAhead).toMatchObject({ claimed: 1, cold: 1 });
+  });
+
+  it("that cannot be made are told of by its check, with why, until one can", async () => {
+    const prepare = vi.spyOn(Launcher.prototype, "prepare").mockRejectedValue(new Error("no loop device"));
+    await spawn();
+    await expect.poll(() => provider.madeAhead?.failed).toBe(1);
+    const told = expect.stringMatching(/prepared.+ could not be: no loop device/);
+    expect((await provider.check(soon())).notes).toContainEqual(told);
+    prepare.mockRestore();
+    await spawn("host");
+    await expect.poll(() => provider.madeAhead?.waiting, { timeout: 10_000 }).toBeGreaterThan(0);
+    expect((await provider.check(soon())).notes).not.toContainEqual(told);
+  });
+
   it("with a network have the same of it, and it is theirs", async (context) => {
     const { ok } = await requirement("slirp4netns");
     if (!ok) return context.skip("slirp4netns is not installed");

@@ -14,6 +14,7 @@ import {
   type ImageConfig,
   type ImageStore,
   type InventoryEntry,
+  type MadeAhead,
   type NetworkChange,
   type NetworkMode,
   type ProviderCheck,
@@ -168,6 +169,10 @@ export class NativeProvider implements RuntimeProvider {
     return own;
   }
 
+  get madeAhead(): MadeAhead | undefined {
+    return this.#site.madeAhead;
+  }
+
   async check(options: CallOptions): Promise<ProviderCheck> {
     const runtimeId = newProbeId();
     try {
@@ -186,7 +191,7 @@ export class NativeProvider implements RuntimeProvider {
         // Its connection is closed either way.
         if (!(await this.#undo(runtimeId))) await this.#site.discard(ground, runtimeId);
       }
-      this.#worked = { notes: [...ground.notes] };
+      this.#worked = { notes: [...ground.notes, ...this.#site.preparedNotes()] };
       const refusal = await this.#spawnRefusal();
       return { healthy: true, ...this.#worked, ...(refusal === undefined ? {} : { cannotSpawn: refusal }) };
     } catch (error) {

@@ -2,7 +2,7 @@ import { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
-import type { RuntimeId, RuntimeSpec } from "../../ports/index.ts";
+import type { MadeAhead, RuntimeId, RuntimeSpec } from "../../ports/index.ts";
 import { unixDialer } from "../agent/index.ts";
 import type { Launcher, LaunchSpec } from "../launcher/index.ts";
 import { newPreparedId, PreparedStock } from "../prepared/index.ts";
@@ -85,6 +85,15 @@ export class PreparedSandboxes implements AsyncDisposable {
     });
   }
 
+  get figures(): MadeAhead | undefined {
+    return this.#stock.figures;
+  }
+
+  /** Why the last one could not be made. */
+  get failure(): string | undefined {
+    return this.#stock.failure;
+  }
+
   /** Until it is disposed of nothing is prepared. */
   busy(): Disposable {
     this.#underWay += 1;
@@ -116,9 +125,22 @@ export class PreparedSandboxes implements AsyncDisposable {
     root: LaunchSpec["root"],
     onSocket: (record: RuntimeRecord, connection: Duplex) => void,
   ): Promise<RuntimeRecord | undefined> {
+    // A probe tries all of a launch, and is no spawn.
+    if (isOurs(spec.runtimeId)) return undefined;
+    const claimed = await this.#claim(ground, spec, root, onSocket);
+    this.#stock.became(claimed === undefined ? "cold" : "claimed");
+    return claimed;
+  }
+
+  async #claim(
+    ground: LaunchGround,
+    spec: RuntimeSpec,
+    root: LaunchSpec["root"],
+    onSocket: (record: RuntimeRecord, connection: Duplex) => void,
+  ): Promise<RuntimeRecord | undefined> {
     const { runtimeId } = spec;
-    // Groups of the pool are elsewhere, a probe tries all of a launch, and a runtime keeps the range it has.
-    if (!canPrepare(ground) || spec.slot !== undefined || isOurs(runtimeId)) return undefined;
+    // Groups of the pool are elsewhere, and a runtime keeps the range it has.
+    if (!canPrepare(ground) || spec.slot !== undefined) return undefined;
     if (ground.ranges.has(runtimeId)) return undefined;
     const { memoryMb, vcpus } = spec;
     const shape = { root, network: networkOf(spec, this.#config), memoryMb, vcpus };

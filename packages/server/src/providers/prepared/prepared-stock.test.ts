@@ -230,8 +230,25 @@ it("at its end all that wait are removed, and nothing is made any more", async (
   expect(made).toHaveLength(2);
 });
 
+it("tells how many wait, what became of spawns, and why the last one could not be made until one can", async () => {
+  expect(stock.figures).toEqual({ waiting: 0, claimed: 0, cold: 0, failed: 0 });
+  fail = new Error("no room");
+  take();
+  stock.became("cold");
+  await quiet();
+  expect(stock.figures).toEqual({ waiting: 0, claimed: 0, cold: 1, failed: 1 });
+  expect(stock.failure).toBe("no room");
+  fail = undefined;
+  await vi.advanceTimersByTimeAsync(20_000);
+  take();
+  stock.became("claimed");
+  expect(stock.figures).toEqual({ waiting: 1, claimed: 1, cold: 1, failed: 1 });
+  expect(stock.failure).toBeUndefined();
+});
+
 it("0 prepares nothing", async () => {
   stock = stockOf(0);
+  expect(stock.figures).toBeUndefined();
   expect(take()).toBeUndefined();
   await quiet();
   expect(made).toEqual([]);

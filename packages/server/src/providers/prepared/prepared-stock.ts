@@ -1,4 +1,6 @@
+import { messageOf } from "../../platform/message-of.ts";
 import { outsideRequests } from "../../platform/request-scope.ts";
+import type { MadeAhead } from "../../ports/index.ts";
 
 /** One that waits for its owner. */
 export interface Waiting {
@@ -56,6 +58,8 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
   readonly #discarding = new Set<Promise<void>>();
   #making: Promise<void> | undefined;
   #timer: NodeJS.Timeout | undefined;
+  readonly #became = { claimed: 0, cold: 0, failed: 0 };
+  #failure: string | undefined;
   #gaveWayMs = Number.NEGATIVE_INFINITY;
   /** Of all shapes, those that are wanted meanwhile too. */
   #pausedUntilMs = 0;
@@ -70,6 +74,22 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
     this.#count = options.count;
     this.#keyOf = options.keyOf;
     this.#site = options.site;
+  }
+
+  get figures(): MadeAhead | undefined {
+    if (this.#count === 0) return undefined;
+    const waiting = [...this.#shelves.values()].reduce((sum, shelf) => sum + shelf.waiting.length, 0);
+    return { waiting, ...this.#became };
+  }
+
+  /** Why the last one could not be made. */
+  get failure(): string | undefined {
+    return this.#failure;
+  }
+
+  /** A spawn has one, or is made without: who took one and could do nothing with it says `cold`. */
+  became(what: "claimed" | "cold"): void {
+    this.#became[what] += 1;
   }
 
   /** Whether one waits, made of what there is now or not. */
@@ -185,6 +205,7 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
         return;
       }
       shelf.failures = 0;
+      this.#failure = undefined;
       const isWanted = this.#shelves.get(this.#keyOf(shelf.shape)) === shelf && !this.#closed;
       if (!isWanted || made.ended.aborted) this.#discard(made);
       else {
@@ -194,6 +215,8 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
     } catch (error) {
       shelf.pausedUntilMs = performance.now() + pauseMs * 2 ** Math.min(shelf.failures, mostDoublings);
       shelf.failures += 1;
+      this.#became.failed += 1;
+      this.#failure = messageOf(error);
       this.#site.onFailure(error);
     }
   }
