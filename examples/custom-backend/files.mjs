@@ -52,7 +52,8 @@ const calls = {
     fs.mkdirSync(path.dirname(from), { recursive: true });
     // What a link leads to is replaced, not the link.
     const real = old ? fs.realpathSync(from) : from;
-    const part = path.join(path.dirname(real), `.part-${process.pid}-${Date.now()}`);
+    // Calls may come in one millisecond, each of them process 2 of a namespace of its own.
+    const part = path.join(path.dirname(real), `.part-${crypto.randomUUID()}`);
     // An upload that was broken off has not come to its end.
     const whole = () => String(fs.readFileSync(3)) === "whole";
     const isTaken = await pipeline(process.stdin, fs.createWriteStream(part)).then(whole, () => false);
