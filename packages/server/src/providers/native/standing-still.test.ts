@@ -76,6 +76,35 @@ describe.each([1, 2] as const)("commands that stand still, with v%i", (version) 
     await vi.waitFor(async () => expect(await limitsNow(version)).toEqual(usual), { timeout: 5_000 });
   });
 
+  it("go on after a second, however long whoever looks at them takes", async () => {
+    const held = await new StandingStill(await group(version), 1.5).begin();
+    await vi.waitFor(async () => expect(await limitsNow(version)).toEqual(usual), { timeout: 10_000 });
+    await held[Symbol.asyncDispose]();
+    expect(await limitsNow(version)).toEqual(usual);
+  });
+
+  it("are given back what they had by one attempt at a time, however often it fails", async () => {
+    const file = join(folder, "execs", version === 2 ? "cpu.max" : "cpu.cfs_quota_us");
+    const cgroup = await group(version);
+    const held = await Promise.all([1, 2, 3].map(() => new StandingStill(cgroup, 1.5).begin()));
+    await rm(file);
+    await mkdir(file);
+    const later = vi.spyOn(globalThis, "setTimeout");
+    const ended = vi.spyOn(globalThis, "clearTimeout");
+    try {
+      for (const one of held) await expect(one[Symbol.asyncDispose]()).rejects.toThrow("EISDIR");
+      const attempts = later.mock.results.map(({ value }) => value);
+      expect(attempts).toHaveLength(3);
+      const cleared = ended.mock.calls.map(([timer]) => timer);
+      expect(attempts.filter((timer) => !cleared.includes(timer))).toHaveLength(1);
+    } finally {
+      later.mockRestore();
+      ended.mockRestore();
+      await rm(file, { recursive: true });
+    }
+    await vi.waitFor(async () => expect(await limitsNow(version)).toEqual(usual), { timeout: 5_000 });
+  });
+
   it("are those with limits of their own as well", async () => {
     expect((await new StandingStill(await group(version), 1.5).processes()).sort()).toEqual([7, 8, 9]);
   });

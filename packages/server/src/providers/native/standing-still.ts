@@ -9,6 +9,10 @@ const slowQuotaUs = 1_000;
 const periodUs = 100_000;
 /** What could not be given back, for want of a descriptor, say, is tried again after so long. */
 const againMs = 1_000;
+/** Of each group, by its path: a later attempt takes the place of the one before. */
+const givingBack = new Map<string, NodeJS.Timeout>();
+/** Whoever lets them stand still may take longer over what it looks at: so long, and they go on. */
+const longestMs = 1_000;
 
 /** Processor time of the commands of a sandbox. */
 interface Share {
@@ -59,7 +63,13 @@ export class StandingStill {
       await this.#giveBack(share);
       throw error;
     }
-    return { [Symbol.asyncDispose]: () => this.#giveBack(share) };
+    const latest = setTimeout(() => void this.#giveBack(share).catch(() => undefined), longestMs).unref();
+    return {
+      [Symbol.asyncDispose]: () => {
+        clearTimeout(latest);
+        return this.#giveBack(share);
+      },
+    };
   }
 
   async goOn(): Promise<void> {
@@ -72,11 +82,16 @@ export class StandingStill {
 
   /** Again and again until they have it, or are gone. Rejects when the first time fails. */
   async #giveBack(share: Share): Promise<void> {
+    const group = commandsOf(this.#cgroup, "cpu");
+    clearTimeout(givingBack.get(group));
+    givingBack.delete(group);
     try {
       await this.#setShare(share);
     } catch (error) {
       if (isGone(error)) return;
-      setTimeout(() => void this.#giveBack(share).catch(() => undefined), againMs).unref();
+      clearTimeout(givingBack.get(group));
+      const again = setTimeout(() => void this.#giveBack(share).catch(() => undefined), againMs).unref();
+      givingBack.set(group, again);
       throw error;
     }
   }
