@@ -1,6 +1,6 @@
 /**
  * `npm run bench [-- NAME…]`: measures what docs/performance.md has figures of, each figure beside its floor of the same run, prints
- * the table and writes it to bench/results/. `npm run bench -- --url URL [--key KEY]` measures any service of this interface. A budget that is not met does not fail the run: the machine may be busy.
+ * the table and writes it to bench/results/. `npm run bench -- --url URL [--key KEY]` measures any service of this interface, with the key of $ALCOVE_API_KEY unless one is given. A budget that is not met does not fail the run: the machine may be busy.
  */
 import { mkdir, writeFile } from "node:fs/promises";
 import { cpus, release } from "node:os";
@@ -27,7 +27,7 @@ import { ndjsonStream, rawFiles } from "./scenarios/streams.ts";
 import { projectRoot } from "./service.ts";
 
 const {
-  values: { url, key },
+  values: { url, key = process.env.ALCOVE_API_KEY },
   positionals: wanted,
 } = argumentsOf("bench", {
   allowPositionals: true,
