@@ -50,11 +50,7 @@ await describeWith(
     const call = (method: string, where: string, body?: unknown) =>
       service.client.call(method, `/api/v1/sandboxes${where}`, body);
     const spawn = () => service.client.spawn({ ttl: "10m" });
-    const running = async (): Promise<string[]> => {
-      const { json } = await call("GET", "");
-      const found: { id: string; state: string }[] = json;
-      return found.filter(({ state }) => state === "running").map(({ id }) => id);
-    };
+    const running = () => service.client.running();
 
     test.each(kills)(
       "%s ms into claims: nothing is lost, doubled or left",

@@ -33,11 +33,7 @@ describe.skipIf(missing !== undefined)("a service that is killed while it has pr
       (text) => !text.includes(") Z "),
       () => false,
     );
-  const running = async (): Promise<string[]> => {
-    const { json } = await call("GET", "");
-    const found: { id: string; state: string }[] = json;
-    return found.filter(({ state }) => state === "running").map(({ id }) => id);
-  };
+  const running = () => made.service.client.running();
 
   test.each(kills)(
     "%s ms into claims: nothing is lost, doubled or left",

@@ -4,7 +4,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { DockerConfig } from "../../src/config/config.ts";
 import { type Logger, silentLogger } from "../../src/platform/logger.ts";
+import { randomIds } from "../../src/platform/random-ids.ts";
 import { systemClock } from "../../src/platform/system-clock.ts";
+import type { RuntimeSpec } from "../../src/ports/index.ts";
 import { DockerProvider } from "../../src/providers/docker/index.ts";
 import { agentBinary } from "./agent-binary.ts";
 import type { TestEngine } from "./docker-engine.ts";
@@ -36,6 +38,21 @@ export function dockerConfig(
     tmpfs: [],
     agentTransport: "auto",
     prepared: 0,
+    ...change,
+  };
+}
+
+/** A small sandbox of the tiny image, with ids of its own. */
+export function containerOf(change: Partial<RuntimeSpec> = {}): RuntimeSpec {
+  return {
+    runtimeId: randomIds.runtimeId(),
+    sandboxId: randomIds.sandboxId(),
+    image: busyboxImage,
+    memoryMb: 128,
+    vcpus: 1,
+    env: {},
+    expiresInMs: 600_000,
+    metadata: {},
     ...change,
   };
 }

@@ -46,6 +46,13 @@ export class TestClient {
     return json.id;
   }
 
+  /** Ids of the sandboxes of the first page that run. */
+  async running(): Promise<string[]> {
+    const { json } = await this.call("GET", "/api/v1/sandboxes");
+    const found: { id: string; state: string }[] = json;
+    return found.filter(({ state }) => state === "running").map(({ id }) => id);
+  }
+
   exec(id: string, body: Record<string, unknown>): Promise<Answer> {
     return this.call("POST", `/api/v1/sandboxes/${id}/exec`, body);
   }

@@ -4,7 +4,7 @@ import { afterAll, beforeAll, expect, it } from "vitest";
 import { attackProbe } from "../../../test/support/attack-probe.ts";
 import { attackColumn, attacksAs } from "../../../test/support/attack-table.ts";
 import { sharedEngine } from "../../../test/support/docker-engine.ts";
-import { type DockerUnderTest, openDocker } from "../../../test/support/docker-provider.ts";
+import { containerOf, type DockerUnderTest, openDocker } from "../../../test/support/docker-provider.ts";
 import { compileProbe, probeOutcomes } from "../../../test/support/probe.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { randomIds } from "../../platform/random-ids.ts";
@@ -31,17 +31,7 @@ await describeWith(["docker", "agent", "busybox", "compiler"], "attacks from ins
   const spawned: RuntimeId[] = [];
 
   const spawn = async (change: Partial<RuntimeSpec> = {}) => {
-    const spec: RuntimeSpec = {
-      runtimeId: randomIds.runtimeId(),
-      sandboxId: randomIds.sandboxId(),
-      image: docker.image,
-      memoryMb: 128,
-      vcpus: 1,
-      env: {},
-      expiresInMs: 600_000,
-      metadata: {},
-      ...change,
-    };
+    const spec = containerOf({ image: docker.image, ...change });
     spawned.push(spec.runtimeId);
     await docker.provider.spawn(spec, soon(30_000));
     return { ...spec, operations: docker.provider.sandbox(spec.runtimeId) };

@@ -1,9 +1,8 @@
 import { expect, it, vi } from "vitest";
 import { attackColumn, attacksAs } from "../../../test/support/attack-table.ts";
 import { type EngineKind, startEngine } from "../../../test/support/docker-engine.ts";
-import { openDocker } from "../../../test/support/docker-provider.ts";
+import { containerOf, openDocker } from "../../../test/support/docker-provider.ts";
 import { describeWith, type RequirementName } from "../../../test/support/requirements.ts";
-import { randomIds } from "../../platform/random-ids.ts";
 import { soon } from "../../ports/contract/provider/harness.ts";
 
 vi.setConfig({ testTimeout: 120_000 });
@@ -22,16 +21,7 @@ for (const [kind, needs] of engines)
       it("what gets through is what the table of attacks says of docker", async () => {
         await using engine = await startEngine({ kind });
         const docker = await openDocker(engine);
-        const spec = {
-          runtimeId: randomIds.runtimeId(),
-          sandboxId: randomIds.sandboxId(),
-          image: docker.image,
-          memoryMb: 128,
-          vcpus: 1,
-          env: {},
-          expiresInMs: 600_000,
-          metadata: {},
-        };
+        const spec = containerOf({ image: docker.image });
         try {
           await docker.provider.spawn(spec, soon(30_000));
           const sandbox = docker.provider.sandbox(spec.runtimeId);

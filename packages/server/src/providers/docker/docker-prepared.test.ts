@@ -6,7 +6,7 @@ import { afterEach, beforeAll, beforeEach, expect, it, onTestFinished, vi } from
 import { runScript } from "../../../test/support/attack-probe.ts";
 import { containerRights } from "../../../test/support/container-rights.ts";
 import { sharedEngine, type TestEngine } from "../../../test/support/docker-engine.ts";
-import { type DockerUnderTest, openDocker } from "../../../test/support/docker-provider.ts";
+import { containerOf, type DockerUnderTest, openDocker } from "../../../test/support/docker-provider.ts";
 import {
   containersOf,
   preparedFolders,
@@ -14,10 +14,9 @@ import {
   watchPrepared,
 } from "../../../test/support/prepared-containers.ts";
 import { mustRun } from "../../../test/support/programs.ts";
-import { describeWith, requirement } from "../../../test/support/requirements.ts";
+import { describeWith, requirement, skipWithout } from "../../../test/support/requirements.ts";
 import { busyboxRootfs, importBusybox, importImage } from "../../../test/support/tiny-images.ts";
 import type { DockerConfig } from "../../config/config.ts";
-import { randomIds } from "../../platform/random-ids.ts";
 import { BadRequest, type RuntimeId, type RuntimeSpec } from "../../ports/index.ts";
 import { Launcher, LauncherFailure } from "../launcher/index.ts";
 import { isPrepared } from "../prepared/index.ts";
@@ -58,17 +57,8 @@ await describeWith(["docker", "root", "agent", "launcher", "busybox"], "prepared
     expect(await containersOf(engine, docker.instanceId)).toEqual(new Map());
   });
 
-  const specOf = (change: Partial<RuntimeSpec> = {}): RuntimeSpec => ({
-    runtimeId: randomIds.runtimeId(),
-    sandboxId: randomIds.sandboxId(),
-    image: docker.image,
-    memoryMb: 96,
-    vcpus: 0.5,
-    env: { COLOUR: "red" },
-    expiresInMs: 600_000,
-    metadata: {},
-    ...change,
-  });
+  const specOf = (change: Partial<RuntimeSpec> = {}) =>
+    containerOf({ image: docker.image, memoryMb: 96, vcpus: 0.5, env: { COLOUR: "red" }, ...change });
   const spawn = async (change: Partial<RuntimeSpec> = {}, { provider } = docker) => {
     const spec = specOf(change);
     const stages: string[] = [];
@@ -121,7 +111,7 @@ await describeWith(["docker", "root", "agent", "launcher", "busybox"], "prepared
 
   it("with a network have the same of it, and it is theirs", async (context) => {
     const { ok } = await requirement("slirp4netns");
-    if (!ok) return context.skip("slirp4netns is not installed");
+    if (!ok) return skipWithout(context, "slirp4netns is not installed");
     await docker.close();
     await open({ networkMode: "outbound" });
     await spawn();

@@ -10,7 +10,12 @@ import { fileURLToPath } from "node:url";
 import { afterEach, beforeAll, expect, it, vi } from "vitest";
 import { agentBinary } from "../../../test/support/agent-binary.ts";
 import { sharedEngine, startEngine, type TestEngine } from "../../../test/support/docker-engine.ts";
-import { type DockerUnderTest, dockerConfig, openDocker } from "../../../test/support/docker-provider.ts";
+import {
+  containerOf,
+  type DockerUnderTest,
+  dockerConfig,
+  openDocker,
+} from "../../../test/support/docker-provider.ts";
 import { mustRun } from "../../../test/support/programs.ts";
 import { startRegistry } from "../../../test/support/registry.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
@@ -31,20 +36,6 @@ import {
 } from "../../ports/index.ts";
 import { UnreadableRecord } from "../runtime-records/index.ts";
 
-function specOf(change: Partial<RuntimeSpec> = {}): RuntimeSpec {
-  return {
-    runtimeId: randomIds.runtimeId(),
-    sandboxId: randomIds.sandboxId(),
-    image: busyboxImage,
-    memoryMb: 128,
-    vcpus: 1,
-    env: {},
-    expiresInMs: 600_000,
-    metadata: {},
-    ...change,
-  };
-}
-
 await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
   let engine: TestEngine;
   const opened: DockerUnderTest[] = [];
@@ -57,7 +48,7 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
     return docker;
   };
   const spawnIn = async (docker: DockerUnderTest, change: Partial<RuntimeSpec> = {}) => {
-    const spec = specOf(change);
+    const spec = containerOf(change);
     await docker.provider.spawn(spec, soon(30_000));
     return { ...spec, operations: docker.provider.sandbox(spec.runtimeId) };
   };
@@ -159,7 +150,7 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
     for (const changes of [[], ["WORKDIR /srv"]]) {
       const image = `alcove-test/dangling:${changes.length}`;
       await importImage(engine, tar, image, changes);
-      const refused = docker.provider.spawn(specOf({ image }), soon(30_000));
+      const refused = docker.provider.spawn(containerOf({ image }), soon(30_000));
       await expect(refused).rejects.toMatchObject({
         code: "bad_request",
         message: expect.stringMatching(/\/workspace .*leads nowhere/),
@@ -175,7 +166,7 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
       `LABEL more=${"x".repeat(35_000)}`,
     ]);
     const docker = await open();
-    await expect(docker.provider.spawn(specOf({ image }), soon(30_000))).rejects.toMatchObject({
+    await expect(docker.provider.spawn(containerOf({ image }), soon(30_000))).rejects.toMatchObject({
       code: "bad_request",
       message: expect.stringMatching(
         /^image alcove-test\/labelled:1 has 69 KB of configuration; its labels, .* 64 KB/,
@@ -230,7 +221,7 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
 
   it("below min_free_mb of the engine's disk nothing is spawned, and check() says so", async () => {
     const { provider } = await open({ minFreeMb: 1_000_000_000 });
-    await expect(provider.spawn(specOf(), soon(30_000))).rejects.toThrow(StorageFull);
+    await expect(provider.spawn(containerOf(), soon(30_000))).rejects.toThrow(StorageFull);
     expect((await provider.check(soon())).cannotSpawn).toMatch(
       /no sandbox can be made: .* free on the Docker Engine's disk.*providers.docker.min_free_mb/,
     );
@@ -239,7 +230,9 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
 
   it("a request cannot open the network, and leaves nothing behind", async () => {
     const docker = await open();
-    await expect(docker.provider.spawn(specOf({ network: "outbound" }), soon())).rejects.toThrow(BadRequest);
+    await expect(docker.provider.spawn(containerOf({ network: "outbound" }), soon())).rejects.toThrow(
+      BadRequest,
+    );
     expect(await docker.provider.inventory(soon())).toEqual([]);
   });
 
@@ -255,7 +248,7 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
   it("a container removed behind our back is told once, with a reason, and a repeated spawn starts over", async () => {
     const docker = await open();
     const { provider } = docker;
-    const spec = specOf();
+    const spec = containerOf();
     await provider.spawn(spec, soon(30_000));
     const told: [RuntimeId, string][] = [];
     const ended = Promise.withResolvers<void>();
@@ -317,7 +310,7 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
     const program = fileURLToPath(
       new URL("../../../test/support/programs/docker-service.ts", import.meta.url),
     );
-    const specs = [specOf(), specOf(), specOf()];
+    const specs = [containerOf(), containerOf(), containerOf()];
     const script = "echo before; read line; echo after $line";
     const options = {
       config: dockerConfig(engine),
@@ -374,7 +367,7 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
 
   it("destroy() during a spawn ends it and leaves nothing", async () => {
     const { provider } = await open();
-    const spec = specOf();
+    const spec = containerOf();
     const spawning = provider.spawn(spec, soon(30_000)).catch((error: unknown) => error);
     await provider.destroy(spec.runtimeId, soon(30_000));
     expect(await spawning).toBeInstanceOf(RuntimeGone);
@@ -384,7 +377,7 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
   it("one owner's many spawns leave another's its turn", async () => {
     const docker = await open();
     const spawn = (ownerId: string) =>
-      docker.provider.spawn(specOf({ ownerId, memoryMb: 16 }), soon(100_000));
+      docker.provider.spawn(containerOf({ ownerId, memoryMb: 16 }), soon(100_000));
     await spawn("warm-up");
     let ended = 0;
     const theirs = Array.from({ length: 24 }, () => spawn("greedy").finally(() => ended++));
@@ -415,10 +408,10 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
   it("an engine that goes away is Unavailable, and the error names it", async () => {
     const own = await startEngine();
     const docker = await openDocker(own);
-    const spec = specOf();
+    const spec = containerOf();
     await docker.provider.spawn(spec, soon(30_000));
     await own[Symbol.asyncDispose]();
-    await expect(docker.provider.spawn(specOf(), soon())).rejects.toThrow(Unavailable);
+    await expect(docker.provider.spawn(containerOf(), soon())).rejects.toThrow(Unavailable);
     await expect(docker.provider.inventory(soon())).rejects.toThrow(/no Docker Engine at/);
     await docker.close();
   });
@@ -436,14 +429,14 @@ await describeWith(
         allowedRegistries: [registry.address],
       });
       const image = await registry.push(engine, busyboxImage, "pulled:1");
-      const spec = specOf({ image });
+      const spec = containerOf({ image });
       const spawned = await docker.provider.spawn(spec, soon(30_000));
       expect(spawned.image).toBe(image);
       expect((await run(docker.provider.sandbox(spec.runtimeId), shell("echo pulled"))).stdout).toBe(
         "pulled\n",
       );
       await docker.provider.destroy(spec.runtimeId, soon());
-      const unknown = docker.provider.spawn(specOf({ image: `${registry.address}/none:1` }), soon());
+      const unknown = docker.provider.spawn(containerOf({ image: `${registry.address}/none:1` }), soon());
       await expect(unknown).rejects.toThrow(NotFound);
       expect(await docker.provider.inventory(soon())).toEqual([]);
       await mustRun("docker", ["-H", engine.socket, "rmi", image]);

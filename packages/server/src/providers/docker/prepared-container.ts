@@ -9,7 +9,7 @@ import {
   type SandboxId,
 } from "../../ports/index.ts";
 import type { HeldAgent } from "../agent/index.ts";
-import type { Waiting } from "../prepared/index.ts";
+import { specOfNobody, type Waiting } from "../prepared/index.ts";
 import type { ContainerInspection } from "./engine-shapes.ts";
 import type { RuntimeRecord } from "./runtime-records.ts";
 
@@ -53,21 +53,8 @@ export function shapeOf(spec: RuntimeSpec, image: string, network: string): Cont
 }
 
 /** One of nobody. */
-export function preparedSpec(
-  name: RuntimeId,
-  { image, network, memoryMb, vcpus }: ContainerShape,
-): RuntimeSpec {
-  return {
-    runtimeId: name,
-    sandboxId: name as string as SandboxId,
-    image,
-    memoryMb,
-    vcpus,
-    env: {},
-    expiresInMs: null,
-    metadata: {},
-    network,
-  };
+export function preparedSpec(name: RuntimeId, shape: ContainerShape): RuntimeSpec {
+  return specOfNobody(name, { ...shape, sandboxId: name as string as SandboxId });
 }
 
 /** Files of the engine's that have its host name. @throws ProviderError where they are not seen from here. */

@@ -17,7 +17,7 @@ import { afterEach, beforeEach, expect, it, onTestFinished, vi } from "vitest";
 import { runScript } from "../../../test/support/attack-probe.ts";
 import { type NativeHome, nativeHome, nativeProvider, testImage } from "../../../test/support/native.ts";
 import { preparedIn, processOf, watchPrepares } from "../../../test/support/prepared.ts";
-import { describeWith, requirement } from "../../../test/support/requirements.ts";
+import { describeWith, requirement, skipWithout } from "../../../test/support/requirements.ts";
 import { rightsOf } from "../../../test/support/sandbox-rights.ts";
 import { busyboxRootfs } from "../../../test/support/tiny-images.ts";
 import { randomIds } from "../../platform/random-ids.ts";
@@ -157,7 +157,7 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
 
   it("with a network have the same of it, and it is theirs", async (context) => {
     const { ok } = await requirement("slirp4netns");
-    if (!ok) return context.skip("slirp4netns is not installed");
+    if (!ok) return skipWithout(context, "slirp4netns is not installed");
     await provider[Symbol.asyncDispose]();
     provider = home.open({ prepared: 2, networkMode: "outbound" });
     const changes: string[] = [];

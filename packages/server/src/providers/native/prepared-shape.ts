@@ -2,7 +2,7 @@ import { readFileSync, statSync } from "node:fs";
 import type { Duplex } from "node:stream";
 import type { NetworkMode, RuntimeId, RuntimeSpec, SandboxId } from "../../ports/index.ts";
 import type { LaunchSpec } from "../launcher/index.ts";
-import type { Waiting } from "../prepared/index.ts";
+import { specOfNobody, type Waiting } from "../prepared/index.ts";
 
 /** One that waits for its owner. */
 export interface PreparedSandbox extends Waiting {
@@ -27,18 +27,8 @@ export function shapeKey({ root, network, memoryMb, vcpus }: PreparedShape): str
 }
 
 /** A sandbox of nobody. */
-export function preparedSpec(runtimeId: RuntimeId, { network, memoryMb, vcpus }: PreparedShape): RuntimeSpec {
-  return {
-    runtimeId,
-    sandboxId: "sb-prepared" as SandboxId,
-    image: "",
-    memoryMb,
-    vcpus,
-    env: {},
-    expiresInMs: null,
-    metadata: {},
-    network,
-  };
+export function preparedSpec(runtimeId: RuntimeId, shape: PreparedShape): RuntimeSpec {
+  return specOfNobody(runtimeId, { ...shape, sandboxId: "sb-prepared" as SandboxId, image: "" });
 }
 
 /**
