@@ -113,7 +113,7 @@ export class PreparedContainers implements AsyncDisposable {
     });
   }
 
-  /** Why the last one could not be made. */
+  /** Why none of a kind can be made now: see `PreparedStock`. */
   get failure(): string | undefined {
     return this.#stock.failure;
   }

@@ -2,7 +2,7 @@ import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { diskUsage } from "./disk-space.ts";
+import { diskUsage, spaceOf } from "./disk-space.ts";
 
 let root: string;
 beforeEach(async () => {
@@ -11,6 +11,15 @@ beforeEach(async () => {
 afterEach(async () => {
   vi.unstubAllEnvs();
   await rm(root, { recursive: true });
+});
+
+it("spaceOf() is no call of this thread, which a file system that hangs would hold up for everybody", async () => {
+  const told = vi.fn();
+  const asked = spaceOf(root).then(told);
+  for (let turn = 0; turn < 20; turn += 1) await Promise.resolve();
+  expect(told).not.toHaveBeenCalled();
+  await asked;
+  expect(told).toHaveBeenCalledWith(expect.objectContaining({ freeMb: expect.any(Number) }));
 });
 
 describe("diskUsage()", () => {

@@ -1,5 +1,5 @@
 import { spawn } from "node:child_process";
-import { statfsSync } from "node:fs";
+import { statfs } from "node:fs/promises";
 import { createInterface } from "node:readline";
 
 /** All trees. */
@@ -13,9 +13,9 @@ export interface DiskSpace {
   freeInodes: number | undefined;
 }
 
-/** What is free on the file system of `root` for those who are not root. Takes microseconds, which a turn of the file system's threads does not. */
+/** What is free on the file system of `root` for those who are not root. Not by a call of this thread: a file system that hangs would hold up everybody. */
 export async function spaceOf(root: string): Promise<DiskSpace> {
-  const { bavail, bsize, files, ffree } = statfsSync(root);
+  const { bavail, bsize, files, ffree } = await statfs(root);
   return { freeMb: (bavail * bsize) / 1024 ** 2, freeInodes: files > 0 ? ffree : undefined };
 }
 

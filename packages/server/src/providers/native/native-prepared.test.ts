@@ -151,7 +151,9 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
     expect((await provider.check(soon())).notes).toContainEqual(told);
     prepare.mockRestore();
     await spawn("host");
-    await expect.poll(() => provider.madeAhead?.waiting, { timeout: 10_000 }).toBeGreaterThan(0);
+    await expect.poll(() => provider.madeAhead?.waiting).toBe(2);
+    expect((await provider.check(soon())).notes).toContainEqual(told);
+    await expect.poll(() => provider.madeAhead?.waiting, { timeout: 20_000 }).toBe(4);
     expect((await provider.check(soon())).notes).not.toContainEqual(told);
   });
 

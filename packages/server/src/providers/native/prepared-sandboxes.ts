@@ -50,6 +50,8 @@ export class PreparedSandboxes implements AsyncDisposable {
   readonly #stock: PreparedStock<PreparedShape, PreparedSandbox>;
   /** Launches and removals. */
   #underWay = 0;
+  /** As the last launch found it. */
+  #canPrepare = true;
 
   constructor(options: {
     config: NativeProviderConfig;
@@ -85,11 +87,12 @@ export class PreparedSandboxes implements AsyncDisposable {
     });
   }
 
+  /** @returns undefined also where none can be: those who look would wait for some. */
   get figures(): MadeAhead | undefined {
-    return this.#stock.figures;
+    return this.#canPrepare ? this.#stock.figures : undefined;
   }
 
-  /** Why the last one could not be made. */
+  /** Why none of a kind can be made now: see `PreparedStock`. */
   get failure(): string | undefined {
     return this.#stock.failure;
   }
@@ -125,8 +128,9 @@ export class PreparedSandboxes implements AsyncDisposable {
     root: LaunchSpec["root"],
     onSocket: (record: RuntimeRecord, connection: Duplex) => void,
   ): Promise<RuntimeRecord | undefined> {
+    this.#canPrepare = canPrepare(ground);
     // A probe tries all of a launch, and is no spawn.
-    if (isOurs(spec.runtimeId)) return undefined;
+    if (isOurs(spec.runtimeId) || !this.#canPrepare) return undefined;
     const claimed = await this.#claim(ground, spec, root, onSocket);
     this.#stock.became(claimed === undefined ? "cold" : "claimed");
     return claimed;
@@ -140,7 +144,7 @@ export class PreparedSandboxes implements AsyncDisposable {
   ): Promise<RuntimeRecord | undefined> {
     const { runtimeId } = spec;
     // Groups of the pool are elsewhere, and a runtime keeps the range it has.
-    if (!canPrepare(ground) || spec.slot !== undefined) return undefined;
+    if (spec.slot !== undefined) return undefined;
     if (ground.ranges.has(runtimeId)) return undefined;
     const { memoryMb, vcpus } = spec;
     const shape = { root, network: networkOf(spec, this.#config), memoryMb, vcpus };

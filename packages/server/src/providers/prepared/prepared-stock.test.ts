@@ -246,6 +246,20 @@ it("tells how many wait, what became of spawns, and why the last one could not b
   expect(stock.failure).toBeUndefined();
 });
 
+it("why a shape cannot be made is told for as long as that one is wanted, whatever else is made", async () => {
+  fail = new Error("no room");
+  failing = ({ memoryMb }) => memoryMb === 2;
+  take(shapeOf(2));
+  take(shapeOf(1));
+  await quiet();
+  expect(made).toHaveLength(2);
+  expect(stock.failure).toBe("no room");
+  fail = undefined;
+  gone = true;
+  await vi.advanceTimersByTimeAsync(20_000);
+  expect(stock.failure).toBeUndefined();
+});
+
 it("0 prepares nothing", async () => {
   stock = stockOf(0);
   expect(stock.figures).toBeUndefined();

@@ -1,5 +1,6 @@
 import { messageOf } from "../../platform/message-of.ts";
 import { outsideRequests } from "../../platform/request-scope.ts";
+import { sumOf } from "../../platform/sum-of.ts";
 import type { MadeAhead } from "../../ports/index.ts";
 
 /** One that waits for its owner. */
@@ -26,6 +27,8 @@ interface Shelf<Shape, One> {
   waiting: One[];
   /** In a row. */
   failures: number;
+  /** Why the last of these. */
+  failure: string | undefined;
   pausedUntilMs: number;
 }
 
@@ -59,7 +62,6 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
   #making: Promise<void> | undefined;
   #timer: NodeJS.Timeout | undefined;
   readonly #became = { claimed: 0, cold: 0, failed: 0 };
-  #failure: string | undefined;
   #gaveWayMs = Number.NEGATIVE_INFINITY;
   /** Of all shapes, those that are wanted meanwhile too. */
   #pausedUntilMs = 0;
@@ -78,13 +80,13 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
 
   get figures(): MadeAhead | undefined {
     if (this.#count === 0) return undefined;
-    const waiting = [...this.#shelves.values()].reduce((sum, shelf) => sum + shelf.waiting.length, 0);
+    const waiting = sumOf([...this.#shelves.values()].map((shelf) => shelf.waiting.length));
     return { waiting, ...this.#became };
   }
 
-  /** Why the last one could not be made. */
+  /** Why none of a shape can be made now: of the one that was wanted last. What is made of others changes nothing about it. */
   get failure(): string | undefined {
-    return this.#failure;
+    return [...this.#shelves.values()].findLast(({ failure }) => failure !== undefined)?.failure;
   }
 
   /** A spawn has one, or is made without: who took one and could do nothing with it says `cold`. */
@@ -120,7 +122,7 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
     if (this.#recent.length > mostOf.recent) this.#recent.shift();
     const known = this.#shelves.get(key);
     if (known === undefined && !this.#makePlace(key)) return undefined;
-    const shelf = known ?? { shape, waiting: [], failures: 0, pausedUntilMs: 0 };
+    const shelf = known ?? { shape, waiting: [], failures: 0, failure: undefined, pausedUntilMs: 0 };
     this.#shelves.delete(key);
     this.#shelves.set(key, shelf);
     this.later();
@@ -205,7 +207,7 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
         return;
       }
       shelf.failures = 0;
-      this.#failure = undefined;
+      shelf.failure = undefined;
       const isWanted = this.#shelves.get(this.#keyOf(shelf.shape)) === shelf && !this.#closed;
       if (!isWanted || made.ended.aborted) this.#discard(made);
       else {
@@ -216,7 +218,7 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
       shelf.pausedUntilMs = performance.now() + pauseMs * 2 ** Math.min(shelf.failures, mostDoublings);
       shelf.failures += 1;
       this.#became.failed += 1;
-      this.#failure = messageOf(error);
+      shelf.failure = messageOf(error);
       this.#site.onFailure(error);
     }
   }
