@@ -41,6 +41,8 @@ export class EventsFeed {
   readonly #closing = new AbortController();
   #state: "unused" | "connecting" | "connected" | "gone" = "unused";
   #soon: NodeJS.Timeout | undefined;
+  /** A command was started before the agent had answered here, and may have ended by then. */
+  #startedEarly = false;
 
   constructor(options: { channel: AgentChannel; logger: Logger }) {
     this.#channel = options.channel;
@@ -86,6 +88,7 @@ export class EventsFeed {
     this.#told.delete(execId);
     // Before it, as its end may be told in no other way.
     if (this.#soon !== undefined) this.#connect();
+    if (this.#state === "connecting") this.#startedEarly = true;
   }
 
   /** Stops listening without telling anybody that the sandbox is gone. */
@@ -137,7 +140,9 @@ export class EventsFeed {
       using deadline = deadlineAfter(connectMs, until);
       this.#channel.begin({ op: "sandbox.events" }, listening, until);
       await Promise.race([listening.started, whenAborted(deadline.signal)]);
-      if (again) {
+      const missing = again || this.#startedEarly;
+      this.#startedEarly = false;
+      if (missing) {
         const missed = await listExecs(this.#channel, { signal: deadline.signal, fresh: true });
         for (const { execId, exit } of missed) if (exit !== undefined) this.#tell({ execId, exit });
       }
