@@ -3,11 +3,10 @@
 //! nobody, and has nothing of anybody.
 
 use crate::sys;
+use crate::sys::held::{BEGUN, READY};
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-const READY: u8 = b'P';
-const BEGUN: u8 = b'X';
 /// A name is far shorter, and what is shorter than this goes through a pipe in one piece.
 const LONGEST: usize = 4_096;
 

@@ -168,6 +168,9 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
             _ => return Err(format!("option {option} is unknown")),
         }
     }
+    if terms.owner.is_some() != terms.told.is_some() {
+        return Err("--owner-fd and --told-fd go together".into());
+    }
     let endpoint = endpoints.pop().filter(|_| endpoints.is_empty());
     match (name, endpoint) {
         (Some("serve"), Some(listener)) => Ok(Command::Serve { listener, oom, groups, filters, terms }),

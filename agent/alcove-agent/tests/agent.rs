@@ -63,6 +63,8 @@ fn what_is_for_the_init_of_a_machine_is_refused_elsewhere_and_not_announced() {
     assert!(refused(&["init", "port=1024"]).contains("layer is missing"));
     assert!(refused(&["serve", "--listen-vsock", "many"]).contains("\"many\" is no port"));
     assert!(refused(&["serve", "--listen-vsock", "1", "--socket", "s"]).contains("serve wants one of"));
+    // Without the other one it would serve before it is anybody's.
+    assert!(refused(&["serve", "--socket", "s", "--owner-fd", "3"]).contains("go together"));
 }
 
 #[test]

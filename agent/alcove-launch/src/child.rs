@@ -14,10 +14,10 @@ use crate::{harden, inside, overlay, sys};
 /// Sent once the child no longer shares its parent's descriptor table.
 pub const OWN_TABLE: u8 = b'U';
 /// Sent by an agent that runs before it is somebody's: the rest then comes the other way.
-pub const PARKED: u8 = b'P';
+pub const PARKED: u8 = sys::held::READY;
 /// Sent right before the agent's exec, which closes the pipe: without it the pipe was closed by an end. Of one that was parked the
 /// agent says it itself, and closes the pipe then.
-pub const STARTING: u8 = b'X';
+pub const STARTING: u8 = sys::held::BEGUN;
 
 pub struct Plan<'a> {
     pub spec: &'a LaunchSpec,

@@ -3,6 +3,7 @@
 
 mod descriptors;
 mod etc;
+pub mod held;
 mod kernel;
 mod machine;
 mod network;

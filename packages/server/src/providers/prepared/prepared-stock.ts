@@ -32,7 +32,7 @@ interface Shelf<Shape, One> {
   pausedUntilMs: number;
 }
 
-export const mostOf = {
+const mostOf = {
   /** For which sandboxes are prepared. */
   shapes: 3,
   /** Spawns that say which these are. */
