@@ -43,6 +43,8 @@ export function watchPrepared(): {
   logger: Logger;
   /** What was said at level info or above. */
   said: string[];
+  /** Of that, the messages of the errors. */
+  why: string[];
   /** Those that are ready to be claimed. */
   waiting(engine: TestEngine, instanceId: string): Promise<string[]>;
   /** Until so many are ready to be claimed. */
@@ -50,12 +52,15 @@ export function watchPrepared(): {
 } {
   const ready = new Set<string>();
   const said: string[] = [];
+  const why: string[] = [];
   const listen = (told: unknown, message?: string) => {
     if (message === "a container was prepared") ready.add((told as { container: string }).container);
     return undefined;
   };
-  const say = (_told: unknown, message?: string) => {
+  const say = (told: unknown, message?: string) => {
     said.push(message ?? "");
+    const { err } = told as { err?: unknown };
+    if (err instanceof Error) why.push(err.message);
   };
   const logger: Logger = Object.assign(Object.create(silentLogger) as Logger, {
     debug: listen,
@@ -71,6 +76,7 @@ export function watchPrepared(): {
   return {
     logger,
     said,
+    why,
     waiting,
     until: async (engine, instanceId, count) => {
       await expect

@@ -117,6 +117,7 @@ describe("containerSpec()", () => {
   it("leaves namespaces to commands where the operator gives them the capability for it", () => {
     const entry = (addedCaps: string[]) => specOf({ addedCaps }).Entrypoint as string[];
     expect(entry(["cap_sys_admin"])).toContain("--namespaces");
+    expect(entry(["all"])).toContain("--namespaces");
     expect(entry(["NET_ADMIN"])).not.toContain("--namespaces");
   });
 

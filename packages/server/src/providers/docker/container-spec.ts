@@ -68,8 +68,7 @@ export function containerSpec(options: {
       ...(ownFilter(config)
         ? ["--filter", "--datagram-sockets", String(datagramSockets(runtime.memoryMb))]
         : []),
-      // What the capability is for, which engines allow with it.
-      ...(config.addedCaps.map(bareCapability).includes("SYS_ADMIN") ? ["--namespaces"] : []),
+      ...(namespacesAllowed(options) ? ["--namespaces"] : []),
     ],
     Cmd: [],
     Healthcheck: { Test: ["NONE"] },
@@ -126,6 +125,12 @@ export function containerSpec(options: {
  */
 export function ownFilter(config: DockerConfig): boolean {
   return config.seccompProfile === "" && ["", "runc", "crun"].includes(config.runtime);
+}
+
+/** They are what the capability is for, which engines allow with it; those of a kernel of its own are not the machine's. */
+function namespacesAllowed({ config, onGvisor }: { config: DockerConfig; onGvisor: boolean }): boolean {
+  const added = config.addedCaps.map(bareCapability);
+  return onGvisor || added.includes("SYS_ADMIN") || added.includes("ALL");
 }
 
 /**

@@ -436,7 +436,7 @@ await describeWith(["docker", "root", "agent", "launcher", "busybox"], "prepared
     await expect
       .poll(() => watch.said, { timeout: 15_000 })
       .toContain("no container could be prepared; it is tried again");
-    expect((await docker.provider.check(soon())).notes.join("\n")).toContain(why);
+    expect(watch.why.join("\n")).toContain(why);
     for (let i = 0; i < 3; i += 1) {
       const one = await spawn();
       expect(one.isClaimed).toBe(false);

@@ -278,11 +278,7 @@ export class DockerProvider implements RuntimeProvider {
   #preparedNotes(info: EngineInfo): string[] {
     if (this.#config.prepared === 0) return [];
     const why = unpreparedBecause(this.#config, this.#engine.address, info);
-    if (why !== undefined) return [`no sandboxes are prepared (providers.docker.prepared): ${why}`];
-    const { failure } = this.#prepared;
-    return failure === undefined
-      ? []
-      : [`the last sandbox that was to be prepared (providers.docker.prepared) could not be: ${failure}`];
+    return why === undefined ? [] : [`no sandboxes are prepared (providers.docker.prepared): ${why}`];
   }
 
   async #ending(): Promise<string[]> {

@@ -113,11 +113,6 @@ export class PreparedContainers implements AsyncDisposable {
     });
   }
 
-  /** Why none of a kind can be made now: see `PreparedStock`. */
-  get failure(): string | undefined {
-    return this.#stock.failure;
-  }
-
   get figures(): MadeAhead | undefined {
     return this.#stock.figures;
   }

@@ -283,14 +283,6 @@ export class LaunchSite implements AsyncDisposable {
     return this.#preparing.figures;
   }
 
-  /** What an operator is to know of sandboxes made ahead. */
-  preparedNotes(): string[] {
-    const { failure } = this.#preparing;
-    return failure === undefined
-      ? []
-      : [`the last sandbox that was to be prepared (providers.native.prepared) could not be: ${failure}`];
-  }
-
   /** Whether sandboxes have control groups; false until that is known. */
   get hasGroups(): boolean {
     return this.#survey.hasGroups;

@@ -191,7 +191,7 @@ export class NativeProvider implements RuntimeProvider {
         // Its connection is closed either way.
         if (!(await this.#undo(runtimeId))) await this.#site.discard(ground, runtimeId);
       }
-      this.#worked = { notes: [...ground.notes, ...this.#site.preparedNotes()] };
+      this.#worked = { notes: [...ground.notes] };
       const refusal = await this.#spawnRefusal();
       return { healthy: true, ...this.#worked, ...(refusal === undefined ? {} : { cannotSpawn: refusal }) };
     } catch (error) {

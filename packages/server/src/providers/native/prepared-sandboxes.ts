@@ -92,11 +92,6 @@ export class PreparedSandboxes implements AsyncDisposable {
     return this.#canPrepare ? this.#stock.figures : undefined;
   }
 
-  /** Why none of a kind can be made now: see `PreparedStock`. */
-  get failure(): string | undefined {
-    return this.#stock.failure;
-  }
-
   /** Until it is disposed of nothing is prepared. */
   busy(): Disposable {
     this.#underWay += 1;

@@ -230,34 +230,18 @@ it("at its end all that wait are removed, and nothing is made any more", async (
   expect(made).toHaveLength(2);
 });
 
-it("tells how many wait, what became of spawns, and why the last one could not be made until one can", async () => {
+it("tells how many wait, what became of spawns, and how often none could be made", async () => {
   expect(stock.figures).toEqual({ waiting: 0, claimed: 0, cold: 0, failed: 0 });
   fail = new Error("no room");
   take();
   stock.became("cold");
   await quiet();
   expect(stock.figures).toEqual({ waiting: 0, claimed: 0, cold: 1, failed: 1 });
-  expect(stock.failure).toBe("no room");
   fail = undefined;
   await vi.advanceTimersByTimeAsync(20_000);
   take();
   stock.became("claimed");
   expect(stock.figures).toEqual({ waiting: 1, claimed: 1, cold: 1, failed: 1 });
-  expect(stock.failure).toBeUndefined();
-});
-
-it("why a shape cannot be made is told for as long as that one is wanted, whatever else is made", async () => {
-  fail = new Error("no room");
-  failing = ({ memoryMb }) => memoryMb === 2;
-  take(shapeOf(2));
-  take(shapeOf(1));
-  await quiet();
-  expect(made).toHaveLength(2);
-  expect(stock.failure).toBe("no room");
-  fail = undefined;
-  gone = true;
-  await vi.advanceTimersByTimeAsync(20_000);
-  expect(stock.failure).toBeUndefined();
 });
 
 it("0 prepares nothing", async () => {

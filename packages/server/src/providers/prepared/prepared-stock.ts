@@ -1,4 +1,3 @@
-import { messageOf } from "../../platform/message-of.ts";
 import { outsideRequests } from "../../platform/request-scope.ts";
 import { sumOf } from "../../platform/sum-of.ts";
 import type { MadeAhead } from "../../ports/index.ts";
@@ -27,8 +26,6 @@ interface Shelf<Shape, One> {
   waiting: One[];
   /** In a row. */
   failures: number;
-  /** Why the last of these. */
-  failure: string | undefined;
   pausedUntilMs: number;
 }
 
@@ -84,11 +81,6 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
     return { waiting, ...this.#became };
   }
 
-  /** Why none of a shape can be made now: of the one that was wanted last. What is made of others changes nothing about it. */
-  get failure(): string | undefined {
-    return [...this.#shelves.values()].findLast(({ failure }) => failure !== undefined)?.failure;
-  }
-
   /** A spawn has one, or is made without: who took one and could do nothing with it says `cold`. */
   became(what: "claimed" | "cold"): void {
     this.#became[what] += 1;
@@ -122,7 +114,7 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
     if (this.#recent.length > mostOf.recent) this.#recent.shift();
     const known = this.#shelves.get(key);
     if (known === undefined && !this.#makePlace(key)) return undefined;
-    const shelf = known ?? { shape, waiting: [], failures: 0, failure: undefined, pausedUntilMs: 0 };
+    const shelf = known ?? { shape, waiting: [], failures: 0, pausedUntilMs: 0 };
     this.#shelves.delete(key);
     this.#shelves.set(key, shelf);
     this.later();
@@ -207,7 +199,6 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
         return;
       }
       shelf.failures = 0;
-      shelf.failure = undefined;
       const isWanted = this.#shelves.get(this.#keyOf(shelf.shape)) === shelf && !this.#closed;
       if (!isWanted || made.ended.aborted) this.#discard(made);
       else {
@@ -218,7 +209,6 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
       shelf.pausedUntilMs = performance.now() + pauseMs * 2 ** Math.min(shelf.failures, mostDoublings);
       shelf.failures += 1;
       this.#became.failed += 1;
-      shelf.failure = messageOf(error);
       this.#site.onFailure(error);
     }
   }
