@@ -365,3 +365,20 @@ test("a request to a host of previews has its line, with sandbox and port in pla
     remote_addr: "127.0.0.1",
   });
 });
+
+test("Node takes none of what waits for the end of an answer for a leak, with much input and output either", async () => {
+  const warnings: string[] = [];
+  const listen = ({ message }: Error) => warnings.push(message);
+  process.on("warning", listen);
+  try {
+    const id = await client.spawn();
+    const much = "x".repeat(100_000);
+    const { json } = await client.exec(id, { command: "cat", stdin: much });
+    expect(json.stdout).toBe(much);
+    // It says so in a later turn.
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  } finally {
+    process.off("warning", listen);
+  }
+  expect(warnings).toEqual([]);
+});

@@ -83,6 +83,8 @@ import { validatorCompiler } from "./validation.ts";
 
 const prefix = "/api/v1";
 const keepAliveMs = 75_000;
+/** Of one answer: a dozen parts of the service want to know when a large one has ended. Node takes more than ten for a leak, and says so. */
+const mostListeners = 30;
 /** Of a body that somebody reads soon: fewer reads make uploads a quarter slower. */
 const bodyAheadBytes = 262_144;
 /**
@@ -228,8 +230,9 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     },
   });
   app.decorateReply("isProgram", false);
-  // Nothing is read of a connection whose handshake was refused.
   app.addHook("onRequest", (request, reply, done) => {
+    reply.raw.setMaxListeners(mostListeners);
+    // Nothing is read of a connection whose handshake was refused.
     if (request.ws) reply.raw.shouldKeepAlive = false;
     done();
   });
