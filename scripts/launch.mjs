@@ -4,7 +4,7 @@ import { serviceNodeFlags } from "./node-runtime.mjs";
 import { prepare, prepareClient, warnWithoutAgent } from "./setup/prepare.mjs";
 
 if (process.argv[2] === "serve") {
-  const { node, agent } = await prepare();
+  const { node, agent } = await prepare({ service: true });
   warnWithoutAgent(agent);
   process.stdout.write(`${[node, ...serviceNodeFlags()].join("\n")}\n`);
 } else {

@@ -19,7 +19,7 @@ import { parseArgs } from "node:util";
 import { buildAgent, findCargo } from "./build-agent.mjs";
 import { serviceNodeFlags } from "./node-runtime.mjs";
 import { type Entry, withFolders } from "./package/archive.ts";
-import { contentsOf } from "./package/contents.ts";
+import { bundleKinds, contentsOf } from "./package/contents.ts";
 import { compress, debianArchitecture, debianEntries, writeDebianPackage } from "./package/deb.ts";
 import { licenseEntries } from "./package/licenses.ts";
 
@@ -44,7 +44,7 @@ const { arch } = process;
 debianArchitecture(arch);
 
 await buildAgent({ log: (line) => console.error(line) });
-run(process.execPath, ["scripts/bundle-command.mjs"]);
+for (const kind of bundleKinds) run(process.execPath, ["scripts/bundle.mjs", kind]);
 const commit = git("rev-parse", "HEAD");
 const changed = git("status", "--porcelain") !== "";
 if (changed) console.error("package: the work tree differs from its commit, and so does what is packed");

@@ -9,7 +9,7 @@ import { contractFindings, contractResults, contractTable, writeTable } from "./
 import { projectRoot } from "./node-runtime.mjs";
 import { prepare } from "./setup/prepare.mjs";
 
-await prepare({ dev: true });
+await prepare({ dev: true, service: true });
 const args = process.argv.slice(2);
 const [matrix, write] = ["--matrix", "--write"].map((option) => args.includes(option));
 const files = globSync("packages/server/src/providers/*/*.test.ts", { cwd: projectRoot }).filter((file) =>

@@ -20,7 +20,7 @@ const unstable = [];
 const mostFilesAgain = 6;
 const failures = [];
 
-const { node, agent } = await prepare({ dev: true });
+const { node, agent } = await prepare({ dev: true, service: true });
 process.env.PATH = `${path.dirname(node)}${path.delimiter}${process.env.PATH ?? ""}`;
 if (!agent.ready) {
   const help = agent.command === undefined ? "" : `; to get it: ${agent.command}`;

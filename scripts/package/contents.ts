@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import path from "node:path";
-import { bundleFolder, sourcesFile } from "../../packages/cli/src/bundle.cjs";
+import { type BundleKind, bundlesFolder, currentBundle } from "../../packages/cli/src/bundle.cjs";
 import type { Entry } from "./archive.ts";
 
 /** One package of the lock file that an installation runs on. */
@@ -23,7 +23,9 @@ interface LockEntry {
 
 /** Folders of sources that only tests read. */
 const onlyForTests: ReadonlySet<string> = new Set(["testing", "contract"]);
-/** What makes the bundle of the client commands, which an installation has made; what is optional belongs to it too. */
+/** What an installation has of them are their files. */
+export const bundleKinds = ["client", "service"] as const;
+/** What makes the bundles, which an installation has made; what is optional belongs to it too. */
 const onlyToBundle: ReadonlySet<string> = new Set([
   "rolldown",
   "@rolldown/pluginutils",
@@ -80,17 +82,37 @@ export function contentsOf(root: string, options: { node: string; serviceNodeFla
       { path: `node_modules/@alcove/${name}`, type: "symlink", target: `../../${at}` },
     );
   }
-  entries.push(
-    ...folder(root, bundleFolder, (relative) => relative !== sourcesFile),
-    // Whatever the times of files in an installation are, the bundle is of its sources.
-    { path: `${bundleFolder}/${sourcesFile}`, type: "file", mode: 0o644, content: Buffer.from("[]\n") },
-  );
+  for (const kind of bundleKinds) entries.push(...bundleEntries(root, kind));
   for (const found of productionPackages(root)) {
     const nested = (relative: string) => relative.split("/").includes("node_modules");
     const wanted = (relative: string) => !nested(relative) && !onlyForDevelopers.test(relative);
     entries.push(...folder(root, found.path, wanted));
   }
   return entries;
+}
+
+/** @throws Error when there is none of what lies in the clone. */
+function bundleEntries(root: string, kind: BundleKind): Entry[] {
+  const entry = currentBundle(root, kind);
+  if (entry === undefined)
+    throw new Error(`there is no bundle of the ${kind}: node scripts/bundle.mjs ${kind}`);
+  const made = path.dirname(path.relative(root, entry));
+  // Which of the two places it has in this clone is no part of the commit.
+  const place = path.posix.join(bundlesFolder, `${kind}-1`);
+  // Whatever the times of files in an installation are, the bundle is of its sources.
+  const manifest = { entry: path.posix.join(path.basename(place), path.basename(entry)), sources: [] };
+  return [
+    ...folder(root, made, () => true).map((each) => ({
+      ...each,
+      path: path.posix.join(place, path.posix.relative(made, each.path)),
+    })),
+    {
+      path: `${bundlesFolder}/${kind}.json`,
+      type: "file",
+      mode: 0o644,
+      content: Buffer.from(`${JSON.stringify(manifest)}\n`),
+    },
+  ];
 }
 
 /** The packages of the lock file that are not for development alone. @throws Error when another version is installed. */

@@ -2,7 +2,7 @@
 import path from "node:path";
 import { agentIsCurrent } from "../build-agent.mjs";
 import { findNode, libraryDir, nodeFailure, nodeInstallation, projectRoot } from "../node-runtime.mjs";
-import { ensureCommandBundle } from "./command-bundle.mjs";
+import { ensureBundle } from "./bundles.mjs";
 import { dependenciesCurrent, ensureDependencies } from "./dependencies.mjs";
 import { ensureLibatomic } from "./libatomic.mjs";
 import { withSetupLock } from "./lock.mjs";
@@ -11,9 +11,10 @@ import { runStep, say } from "./step.mjs";
 
 /**
  * Fetches what is missing, does nothing when all is there.
+ * @param options dev: packages of development too; agent: the agent; service: the bundle that the service starts from.
  * @returns `{ node, agent }`: the Node to run on, and the agent's state: `ready`, or what stands in its way.
  */
-export async function prepare({ dev = false, agent = true } = {}) {
+export async function prepare({ dev = false, agent = true, service = false } = {}) {
   const found = findNode();
   const agentState = agent ? agentIsCurrent() : true;
   const ready =
@@ -25,7 +26,8 @@ export async function prepare({ dev = false, agent = true } = {}) {
             fail("the npm packages could not be installed");
           return { node, agent: agent ? await ensureAgent() : { ready: true } };
         });
-  ensureCommandBundle(projectRoot, ready.node);
+  await ensureBundle(projectRoot, ready.node, "client");
+  if (service) await ensureBundle(projectRoot, ready.node, "service");
   return ready;
 }
 

@@ -1,4 +1,4 @@
-export const fromSource: readonly string[];
-export const bundleFolder: string;
-export const sourcesFile: string;
-export function currentBundle(root: string): string | undefined;
+export type BundleKind = "client" | "service";
+export const withService: readonly string[];
+export const bundlesFolder: string;
+export function currentBundle(root: string, kind: BundleKind): string | undefined;

@@ -5,9 +5,9 @@ import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { bundleFolder, currentBundle, fromSource, sourcesFile } from "./bundle.cjs";
+import { type BundleKind, bundlesFolder, currentBundle, withService } from "./bundle.cjs";
 import { createProgram } from "./program.ts";
-import { cliEntry } from "./testing/run-cli.ts";
+import { cliEntry, finish, startCli } from "./testing/run-cli.ts";
 
 const run = promisify(execFile);
 const project = fileURLToPath(new URL("../../..", import.meta.url));
@@ -20,65 +20,121 @@ describe("a bundle is used", () => {
     source = path.join(root, "a.ts");
     await writeFile(source, "one");
     const { size, mtimeMs } = await stat(source);
-    await mkdir(path.join(root, bundleFolder), { recursive: true });
-    await tellSources(JSON.stringify([["a.ts", size, mtimeMs]]));
+    await mkdir(path.join(root, bundlesFolder), { recursive: true });
+    await tell(JSON.stringify({ entry: "client-1/main.cjs", sources: [["a.ts", size, mtimeMs]] }));
   });
   afterEach(() => rm(root, { recursive: true, force: true }));
-  const tellSources = (text: string) => writeFile(path.join(root, bundleFolder, sourcesFile), text);
+  const tell = (text: string) => writeFile(path.join(root, bundlesFolder, "client.json"), text);
+  const current = () => currentBundle(root, "client");
 
   test("while what it was made of is as it was, and of an installation always", async () => {
-    const entry = path.join(root, bundleFolder, "main.cjs");
-    expect(currentBundle(root)).toBe(entry);
-    await tellSources("[]");
-    expect(currentBundle(root)).toBe(entry);
+    const entry = path.join(root, bundlesFolder, "client-1/main.cjs");
+    expect(current()).toBe(entry);
+    await tell('{"entry":"client-1/main.cjs","sources":[]}');
+    expect(current()).toBe(entry);
+    expect(currentBundle(root, "service")).toBeUndefined();
   });
 
   test("no more once a source was changed, replaced by one of the same size, or taken away", async () => {
     const { mtimeMs } = await stat(source);
     await writeFile(source, "three");
-    expect(currentBundle(root)).toBeUndefined();
+    expect(current()).toBeUndefined();
     await writeFile(source, "two");
     await utimes(source, new Date(), new Date(mtimeMs + 5_000));
-    expect(currentBundle(root)).toBeUndefined();
+    expect(current()).toBeUndefined();
     await rm(source);
-    expect(currentBundle(root)).toBeUndefined();
+    expect(current()).toBeUndefined();
   });
 
   test("never when nothing, or nothing that can be read, tells what it was made of", async () => {
-    for (const text of ["", "{}", '[["a.ts"']) {
-      await tellSources(text);
-      expect(currentBundle(root)).toBeUndefined();
+    for (const text of ["", "{}", '{"entry":"client-1/main.cjs"}', '[["a.ts"']) {
+      await tell(text);
+      expect(current()).toBeUndefined();
     }
-    await rm(path.join(root, bundleFolder), { recursive: true });
-    expect(currentBundle(root)).toBeUndefined();
+    await rm(path.join(root, bundlesFolder), { recursive: true });
+    expect(current()).toBeUndefined();
   });
 });
 
-describe("the bundle of this clone", () => {
+describe("the bundles of this clone", () => {
+  const bundleOf: Record<BundleKind, string> = { client: "", service: "" };
   beforeAll(async () => {
-    if (currentBundle(project) === undefined)
-      await run(process.execPath, [path.join(project, "scripts/bundle-command.mjs")]);
-  }, 60_000);
+    for (const kind of ["client", "service"] as const) bundleOf[kind] = await ensured(kind);
+  }, 120_000);
 
-  test("is what client commands start from, in a few files and without a source", async () => {
+  test("client commands start from theirs, in a few files and without a source", async () => {
     for (const words of [["ls"], ["exec", "sb-none", "true"], ["spawn"], ["cp", "--help"], ["--help"]]) {
       const loaded = await loadedBy(words);
-      expect(loaded, words.join(" ")).toContain(path.join(project, bundleFolder, "main.cjs"));
+      expect(loaded, words.join(" ")).toContain(bundleOf.client);
       expect(loaded.filter((file) => !file.endsWith(".cjs"))).toEqual([]);
       expect(loaded.length).toBeLessThan(25);
     }
   });
 
-  test("leaves the commands that have the service in them to their sources", async () => {
-    for (const word of fromSource) {
+  test("commands that have the service in them start from the other one, without a source", async () => {
+    for (const word of withService) {
       expect(createProgram().commands.map((command) => command.name())).toContain(word);
-      expect(await loadedBy([word, "--help"])).toContain(path.join(project, "packages/cli/src/main.ts"));
+      const loaded = await loadedBy([word, "--help"]);
+      expect(loaded).toContain(bundleOf.service);
+      expect(loaded.filter((file) => file.endsWith(".ts"))).toEqual([]);
     }
-    expect(await readFile(path.join(project, bundleFolder, "main.cjs"), "utf8")).not.toContain(
-      "@alcove/server",
-    );
+    expect(await readFile(bundleOf.client, "utf8")).not.toContain("@alcove/server");
   });
+
+  test("the service runs from its own: programs and files of its sources and packages are found", async () => {
+    const data = await mkdtemp(path.join(tmpdir(), "alcove-bundle-"));
+    const service = startCli([
+      "serve",
+      "--port",
+      "0",
+      "--provider",
+      "mock",
+      "--data-dir",
+      path.join(data, "data"),
+    ]);
+    try {
+      let said = "";
+      for await (const chunk of service.stdout) {
+        said += String(chunk);
+        if (said.includes("Next")) break;
+      }
+      const url = /http:\/\/127\.0\.0\.1:\d+/.exec(said)?.[0] ?? "";
+      const post = async (at: string, body: object) => {
+        const headers = { "content-type": "application/json" };
+        const answer = await fetch(`${url}/api/v1${at}`, {
+          method: "POST",
+          headers,
+          body: JSON.stringify(body),
+        });
+        return (await answer.json()) as Record<string, unknown>;
+      };
+      const { id } = await post("/sandboxes", {});
+      // Its shell is a thread that runs a source.
+      expect(await post(`/sandboxes/${id}/exec`, { command: "echo $((6 * 7))" })).toMatchObject({
+        stdout: "42\n",
+      });
+      for (const file of ["/docs", "/docs/swagger-ui.js", "/docs/swagger-ui.css"])
+        expect((await fetch(`${url}${file}`)).status, file).toBe(200);
+      const health = (await (await fetch(`${url}/api/v1/health`)).json()) as { version: string };
+      expect(health.version).toBe(
+        JSON.parse(await readFile(path.join(project, "package.json"), "utf8")).version,
+      );
+    } finally {
+      service.kill("SIGTERM");
+      await finish(service);
+      await rm(data, { recursive: true, force: true });
+    }
+  }, 60_000);
 });
+
+/** @returns the entry of a bundle that is of the sources as they are. */
+async function ensured(kind: BundleKind): Promise<string> {
+  if (currentBundle(project, kind) === undefined)
+    await run(process.execPath, [path.join(project, "scripts/bundle.mjs"), kind]);
+  const entry = currentBundle(project, kind);
+  if (entry === undefined) throw new Error(`no bundle of the ${kind} was made`);
+  return entry;
+}
 
 /** @returns the files that the command loads. */
 async function loadedBy(words: readonly string[]): Promise<string[]> {

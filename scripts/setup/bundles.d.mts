@@ -1,0 +1,1 @@
+export function ensureBundle(root: string, node: string, kind: "client" | "service"): Promise<void>;

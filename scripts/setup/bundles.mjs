@@ -1,0 +1,37 @@
+// The bundles that commands start from, made anew when their sources have changed. Plain JavaScript, Node 18 and up.
+import { spawnSync } from "node:child_process";
+import { accessSync, constants } from "node:fs";
+import path from "node:path";
+import bundle from "../../packages/cli/src/bundle.cjs";
+import { withSetupLock } from "./lock.mjs";
+import { say } from "./step.mjs";
+
+/** What a bundle that cannot be had costs. */
+const without = {
+  client: "client commands start from their sources, which takes longer",
+  service: "the service starts from its sources, which takes longer and 20 MB more memory",
+};
+
+/** Half a second for the client's, one to three for the service's; where it cannot be had, the commands run from their sources. */
+export async function ensureBundle(root, node, kind) {
+  if (bundle.currentBundle(root, kind) !== undefined || !mayWrite(path.join(root, "packages/cli"))) return;
+  await withSetupLock(root, () => {
+    // Made by somebody else meanwhile.
+    if (bundle.currentBundle(root, kind) !== undefined) return;
+    const args = [path.join(root, "scripts/bundle.mjs"), kind];
+    const made = spawnSync(node, args, { encoding: "utf8" });
+    if (made.status === 0) return;
+    const why =
+      made.error?.message ?? /^\w*Error: (.+)$/m.exec(made.stderr)?.[1] ?? `exit code ${made.status}`;
+    say(`${without[kind]}: no bundle of them could be made: ${why}`);
+  });
+}
+
+function mayWrite(folder) {
+  try {
+    accessSync(folder, constants.W_OK);
+    return true;
+  } catch {
+    return false;
+  }
+}
