@@ -3,7 +3,8 @@ import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { bubblewrap } from "../floors.ts";
 import { KeepAliveClient } from "../keep-alive-client.ts";
-import { inRounds, median } from "../rounds.ts";
+import { launcherFloor } from "../launcher-floor.ts";
+import { inRounds, median, medianRatio } from "../rounds.ts";
 import type { Row } from "../row.ts";
 import { type Service, startService } from "../service.ts";
 import { ms, type Summary, summarize } from "../stats.ts";
@@ -27,6 +28,8 @@ interface Timed {
 const freshRounds = 50;
 const warmupRounds = 330;
 const measuredRounds = 60;
+const burst = 100;
+const burstRounds = 5;
 
 /** Spawn to first output and destroy on native, cold and from prepared sandboxes, one at a time, in turns with the floor; then a hundred at once. */
 export async function nativeSpawn(): Promise<Row[]> {
@@ -66,7 +69,6 @@ export async function nativeSpawn(): Promise<Row[]> {
     ...rowsOf("prepared", prepared, floors, { spawn: 0.6, ready: 1 }),
     ...fresh,
   ];
-  const burst = await hundredAtOnce(cold.service.url);
   return [
     ...rows,
     {
@@ -77,14 +79,7 @@ export async function nativeSpawn(): Promise<Row[]> {
       met: gone.p50 <= 10,
       data: { p50: gone.p50, p95: gone.p95 },
     },
-    {
-      what: "native: 100 × spawn + exec at once",
-      figure: `${burst.succeeded} succeeded, p50 ${ms(burst.p50)}, p95 ${ms(burst.p95)}`,
-      floor: "-",
-      budget: "all, p95 ≤ 800 ms",
-      met: burst.succeeded === 100 && burst.p95 <= 800,
-      data: { succeeded: burst.succeeded, p50: burst.p50, p95: burst.p95 },
-    },
+    await burstRow(cold.service.url),
   ];
 }
 
@@ -133,8 +128,35 @@ function rowsOf(
   return [row("spawn", spawned, budgets?.spawn), row("spawn to first output", ready, budgets?.ready)];
 }
 
-async function hundredAtOnce(url: string): Promise<{ succeeded: number; p50: number; p95: number }> {
-  const clients = Array.from({ length: 100 }, () => new KeepAliveClient(url));
+async function burstRow(url: string): Promise<Row> {
+  await using floor = await launcherFloor();
+  let succeeded = burst;
+  const p50s: number[] = [];
+  const p95s = await inRounds(burstRounds, {
+    launcher: async () => summarize(await floor.launch(burst)).p95,
+    service: async () => {
+      const times = await burstOn(url);
+      succeeded = Math.min(succeeded, times.length);
+      const { p50, p95 } = summarize(times);
+      p50s.push(p50);
+      return p95;
+    },
+  });
+  const ratio = medianRatio(p95s.service, p95s.launcher);
+  const [p50, p95, alone] = [median(p50s), median(p95s.service), median(p95s.launcher)];
+  return {
+    what: `native: ${burst} × spawn + exec at once, cold`,
+    figure: `${succeeded} succeeded, p50 ${ms(p50)}, p95 ${ms(p95)} (${ratio.toFixed(2)} ×)`,
+    floor: `the launcher alone, \`true\` for the agent, p95 ${ms(alone)}`,
+    budget: "all, p95 ≤ 1.6 × and ≤ 800 ms",
+    met: succeeded === burst && ratio <= 1.6 && p95 <= 800,
+    data: { succeeded, p50, p95, floor: alone, ratio },
+  };
+}
+
+/** @returns the milliseconds until each sandbox had run its first command, of those that came to it. */
+async function burstOn(url: string): Promise<number[]> {
+  const clients = Array.from({ length: burst }, () => new KeepAliveClient(url));
   await Promise.all(clients.map((client) => client.expect(200, "GET", "/live")));
   const results = await Promise.allSettled(
     clients.map(async (client) => {
@@ -149,8 +171,7 @@ async function hundredAtOnce(url: string): Promise<{ succeeded: number; p50: num
     succeeded.map(({ id }, index) => clients[index]?.expect(200, "DELETE", `/sandboxes/${id}`)),
   );
   for (const client of clients) client.close();
-  const summary = summarize(succeeded.map(({ elapsedMs }) => elapsedMs));
-  return { succeeded: succeeded.length, p50: summary.p50, p95: summary.p95 };
+  return succeeded.map(({ elapsedMs }) => elapsedMs);
 }
 
 const mockRounds = 5;
