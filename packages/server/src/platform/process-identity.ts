@@ -24,8 +24,10 @@ export async function isAlive(identity: ProcessIdentity): Promise<boolean> {
   return found?.startTime === identity.startTime && found.bootId === identity.bootId;
 }
 
-let knownBootId: Promise<string> | undefined;
-function bootId(): Promise<string> {
-  knownBootId ??= readFile("/proc/sys/kernel/random/boot_id", "utf8").then((text) => text.trim());
+let knownBootId: string | undefined;
+
+/** Of this start of the machine. A read that failed, for want of a descriptor for one, is not what the next one is told. */
+export async function bootId(): Promise<string> {
+  knownBootId ??= (await readFile("/proc/sys/kernel/random/boot_id", "utf8")).trim();
   return knownBootId;
 }

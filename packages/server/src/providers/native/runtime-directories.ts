@@ -3,6 +3,7 @@ import { readdir, readFile, stat } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { type Static, Type } from "typebox";
 import { orMissing } from "../../platform/missing.ts";
+import { bootId } from "../../platform/process-identity.ts";
 import { BadRequest, type RuntimeId } from "../../ports/index.ts";
 import { isPrepared } from "../prepared/index.ts";
 import { consoleLines, HeldFolder, parseRecord, UnreadableRecord } from "../runtime-records/index.ts";
@@ -29,7 +30,6 @@ export class RuntimeDirectories implements AsyncDisposable {
   readonly root: string;
   readonly trash: string;
   readonly #held: HeldFolder;
-  #bootId: Promise<string> | undefined;
 
   constructor(options: { dataDir: string }) {
     this.root = join(options.dataDir, "runtimes", "native");
@@ -137,8 +137,7 @@ export class RuntimeDirectories implements AsyncDisposable {
   }
 
   async #lives(found: Static<typeof ProcessRecord>): Promise<boolean> {
-    this.#bootId ??= readFile("/proc/sys/kernel/random/boot_id", "utf8").then((text) => text.trim());
-    if (found.boot_id !== (await this.#bootId)) return false;
+    if (found.boot_id !== (await bootId())) return false;
     const stat = await orMissing(readFile(`/proc/${found.pid}/stat`, "utf8"), "");
     // Fields after the name, which may hold blanks and brackets: the state is the first, the start time the twentieth.
     const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");

@@ -53,14 +53,16 @@ export function machineMemoryOf(meminfo: string): MachineMemory {
   return { totalMb: total / 1024, uncountedMb: Math.max(0, total - known) / 1024 };
 }
 
-let pageSize: Promise<number> | undefined;
+let pageSize: number | undefined;
 
 /** As the kernel tells every process: words of a kind and a value, in the order of this machine. */
-function pageBytes(): Promise<number> {
-  pageSize ??= readFile("/proc/self/auxv").then((bytes) => {
-    for (let at = 0; at + 16 <= bytes.length; at += 16)
-      if (bytes.readBigUInt64LE(at) === 6n) return Number(bytes.readBigUInt64LE(at + 8));
-    return 4_096;
-  });
+async function pageBytes(): Promise<number> {
+  pageSize ??= pageSizeIn(await readFile("/proc/self/auxv"));
   return pageSize;
+}
+
+function pageSizeIn(auxv: Buffer): number {
+  for (let at = 0; at + 16 <= auxv.length; at += 16)
+    if (auxv.readBigUInt64LE(at) === 6n) return Number(auxv.readBigUInt64LE(at + 8));
+  return 4_096;
 }

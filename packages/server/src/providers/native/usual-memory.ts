@@ -1,4 +1,5 @@
 import { readFile, rename, writeFile } from "node:fs/promises";
+import { bootId } from "../../platform/process-identity.ts";
 
 /** The least that the machine used for nobody, MB, since it was started: a restart of the service does not forget it. */
 export interface UsualMemory {
@@ -8,7 +9,6 @@ export interface UsualMemory {
 }
 
 export function usualMemoryIn(file: string): UsualMemory {
-  const bootId = async () => (await readFile("/proc/sys/kernel/random/boot_id", "utf8")).trim();
   return {
     read: async () => {
       const text = await readFile(file, "utf8").catch(() => "");
