@@ -372,6 +372,28 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
     },
   );
 
+  it("one that ends over a claim whose caller has left ends nothing else", async () => {
+    await spawn();
+    const waiting = await prepares.until(home.dataDir, 2);
+    const leaves = new AbortController();
+    const connectionEnded = vi.fn();
+    vi.spyOn(Launcher.prototype, "claim").mockImplementationOnce(async () => {
+      // With a connection that it has not taken yet, which is an error to the other end; nobody listens there any more.
+      for (const pid of waiting.keys()) process.kill(pid, "SIGKILL");
+      for (const pid of waiting.keys())
+        await expect.poll(() => existsSync(`/proc/${pid}/stat`), { timeout: 5_000 }).toBe(false);
+      connectionEnded();
+      throw new Error("who prepared it ended over it");
+    });
+    const onStage = (stage: string) => {
+      if (stage === "wait") leaves.abort(new Error("the caller has left"));
+    };
+    const left = provider.spawn(specOf(), { signal: leaves.signal, onStage });
+    await expect(left).rejects.toThrow("the caller has left");
+    await vi.waitFor(() => expect(connectionEnded).toHaveBeenCalled());
+    expect((await runScript((await spawn()).operations, "echo works")).output).toBe("works\n");
+  });
+
   it("a launcher that is killed over a claim loses and doubles nothing", { timeout: 60_000 }, async () => {
     await spawn();
     const claim = vi.spyOn(Launcher.prototype, "claim");

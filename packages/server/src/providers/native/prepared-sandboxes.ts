@@ -154,6 +154,8 @@ export class PreparedSandboxes implements AsyncDisposable {
       const from = this.#directories.path(found.name);
       const claim = this.#launcher.claim({ prepared: from, dir, record, range, owned: { hostname, limits } });
       found.connection.removeAllListeners();
+      // Where the caller has left meanwhile nobody speaks over it: that its agent ended before taking it is told to nobody else then.
+      found.connection.on("error", () => undefined);
       onSocket(planned.record, found.connection);
       await claim;
       return planned.record;
