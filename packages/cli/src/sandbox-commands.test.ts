@@ -27,6 +27,30 @@ test("a shell that completes a word does not wait long for a service that says n
   expect(performance.now() - startedAt).toBeLessThan(20_000);
 });
 
+describe("whatever a service says", () => {
+  const orders = "\u001b]0;title\u0007";
+  test.each([
+    ["spawn"],
+    ["ls", "-q"],
+    ["extend", "sb-a", "1m"],
+    ["open", "sb-a", "80", "--no-browser"],
+    ["exec", "-d", "sb-a", "true"],
+    ["exec", "--json", "sb-a", "true"],
+  ])("%s: gives the terminal no orders", async (...args) => {
+    const named = { ...sandbox, id: `sb-b${orders}`, provider: `native${orders}` };
+    const late = { code: "timeout", message: `late${orders}`, exit_code: 1 };
+    at.service.answer = ({ path: route }) => {
+      if (route.endsWith("/exec")) return { status: 408, json: late };
+      if (route.endsWith("/execs")) return { json: { exec_id: `ex-b${orders}` } };
+      if (route.includes("/preview/")) return { json: { url: `http://b/${orders}` } };
+      return { json: args[0] === "ls" ? [named] : named };
+    };
+    const { stdout, stderr } = await at.run(...args);
+    expect(stdout + stderr).toContain("]0;title");
+    expect(stdout + stderr).not.toContain("\u001b");
+  });
+});
+
 describe("exit codes", () => {
   test.each([
     [["nope"], 2],

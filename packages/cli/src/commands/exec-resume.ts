@@ -2,6 +2,7 @@ import { setTimeout as pause } from "node:timers/promises";
 import { type AlcoveClient, AlcoveError } from "@alcove/sdk";
 import type { ExecStreamChunk } from "@alcove/wire";
 import { write } from "../terminal/output.ts";
+import { printableLine } from "../terminal/printable.ts";
 import type { OutputProgress } from "./output-progress.ts";
 
 /** As long as the service keeps a command whose reader is gone, by default. */
@@ -56,7 +57,7 @@ export function notPickedUp(cause: AlcoveError, refusal: AlcoveError): AlcoveErr
 }
 
 export function tellBroken(execId: string): void {
-  process.stderr.write(`alcove: the connection broke; picking ${execId} up again\n`);
+  process.stderr.write(`alcove: the connection broke; picking ${printableLine(execId)} up again\n`);
 }
 
 async function pass(stream: "stdout" | "stderr", data: Buffer): Promise<void> {

@@ -3,6 +3,7 @@ import type { AlcoveClient, ExecStart } from "@alcove/sdk";
 import { ExitWith, exitCodes } from "../exit-codes.ts";
 import { LeaveKeys } from "../terminal/leave-keys.ts";
 import { write } from "../terminal/output.ts";
+import { printable } from "../terminal/printable.ts";
 import { rawMode } from "../terminal/raw-mode.ts";
 import { exitCodeOfExec } from "./exec-code.ts";
 import { forwardSignals } from "./forward-signals.ts";
@@ -30,12 +31,12 @@ export async function runSession(session: ExecSession): Promise<number> {
     input: session.stdin === "pipe" && !process.stdin.isTTY ? "streamed" : "typed",
     onRefusal: ({ message }) =>
       process.stderr.write(
-        `${session.stdin === "terminal" ? lineEnd : ""}alcove: ${message}; the command goes on${lineEnd}`,
+        `${session.stdin === "terminal" ? lineEnd : ""}alcove: ${printable(message)}; the command goes on${lineEnd}`,
       ),
   });
   const left = Promise.withResolvers<never>();
   const leave = (why: string) => {
-    const name = command.execId ?? "the command";
+    const name = printable(command.execId ?? "the command");
     process.stderr.write(`\r\nalcove: left ${name}; ${why}\n`);
     left.reject(new ExitWith(exitCodes.interrupted));
   };

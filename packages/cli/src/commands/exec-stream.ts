@@ -2,6 +2,7 @@ import { type AlcoveClient, AlcoveError } from "@alcove/sdk";
 import type { ExecRequest, ExecStreamChunk } from "@alcove/wire";
 import { ExitWith, exitCodes } from "../exit-codes.ts";
 import { write } from "../terminal/output.ts";
+import { printableLine } from "../terminal/printable.ts";
 import { exitCodeOfExec } from "./exec-code.ts";
 import { resumeOutput, tellBroken } from "./exec-resume.ts";
 import { forwardSignals } from "./forward-signals.ts";
@@ -29,7 +30,7 @@ export async function runStream(options: {
       else client.signalExec(id, execId, signal).catch(() => undefined);
     },
     leave: (why) => {
-      process.stderr.write(`\r\nalcove: left ${execId ?? "the command"}; ${why}\n`);
+      process.stderr.write(`\r\nalcove: left ${printableLine(execId ?? "the command")}; ${why}\n`);
       left.reject(new ExitWith(exitCodes.interrupted));
     },
   });

@@ -3,7 +3,7 @@ import type { ExecLimits, ExecResult } from "@alcove/wire";
 import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { ExitWith, exitCodes, UsageError } from "../exit-codes.ts";
 import { reportFailure } from "../failure.ts";
-import { printJson } from "../terminal/output.ts";
+import { printJson, printLines } from "../terminal/output.ts";
 import { printable } from "../terminal/printable.ts";
 import { exitCodeOfExec } from "./exec-code.ts";
 import { resumeOutput, tellBroken } from "./exec-resume.ts";
@@ -125,7 +125,7 @@ async function detached(sandbox: string, command: readonly string[], flags: Exec
   const id = await idOf(client, sandbox, { flags });
   const started = await client.startExec(id, { ...commandOf(command), ...settingsOf(flags), stdin: false });
   if (flags.json) printJson(started);
-  else process.stdout.write(`${started.exec_id}\n`);
+  else printLines([started.exec_id]);
   return exitCodes.ok;
 }
 
@@ -147,7 +147,7 @@ function timedOut(error: unknown): ExecResult | undefined {
   if (!(error instanceof AlcoveError) || error.code !== "timeout") return undefined;
   const { code: _code, message: _message, ...result } = error.details;
   if (typeof result.exit_code !== "number") return undefined;
-  process.stderr.write(`alcove: ${error.message}\n`);
+  process.stderr.write(`alcove: ${printable(error.message)}\n`);
   return result as unknown as ExecResult;
 }
 
@@ -159,7 +159,10 @@ async function resumed(client: AlcoveClient, id: string, error: unknown): Promis
   const why = told ?? (stdout === undefined ? "shutting_down" : undefined);
   if (typeof execId !== "string" || typeof why !== "string") throw error;
   if (why === "shutting_down" || why === "connection_lost") tellBroken(execId);
-  else process.stderr.write(`alcove: ${error.message}; reading the output of ${execId} as it comes\n`);
+  else
+    process.stderr.write(
+      `alcove: ${printable(`${error.message}; reading the output of ${execId}`)} as it comes\n`,
+    );
   const written: Record<"stdout" | "stderr", Buffer[]> = { stdout: [], stderr: [] };
   const progress = new OutputProgress();
   const end = await resumeOutput({

@@ -1,5 +1,5 @@
 import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
-import { printJson } from "../terminal/output.ts";
+import { printJson, printLines } from "../terminal/output.ts";
 import { shortDuration } from "../terminal/text.ts";
 import { idOf } from "./named.ts";
 
@@ -11,6 +11,6 @@ export async function extend(wanted: string, ttl: string, flags: ClientFlags & J
   if (flags.json) printJson(sandbox);
   else {
     const left = shortDuration(Date.parse(sandbox.expires_at) - Date.now() + 500);
-    process.stdout.write(`${sandbox.id} ends in ${left}, at ${sandbox.expires_at}\n`);
+    printLines([`${sandbox.id} ends in ${left}, at ${sandbox.expires_at}`]);
   }
 }

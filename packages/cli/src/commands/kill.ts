@@ -2,7 +2,7 @@ import type { AlcoveClient } from "@alcove/sdk";
 import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { ExitWith, exitCodes, UsageError } from "../exit-codes.ts";
 import { reportFailure } from "../failure.ts";
-import { printJson } from "../terminal/output.ts";
+import { printJson, printLines } from "../terminal/output.ts";
 import { Progress } from "../terminal/progress.ts";
 import { idOf, ownerOf } from "./named.ts";
 
@@ -30,7 +30,7 @@ export async function kill(
         const id = await idOf(client, sandbox, { flags, signal });
         await client.destroy(id, { signal });
         destroyed.push(id);
-        if (!flags.json) process.stdout.write(`${id}\n`);
+        if (!flags.json) printLines([id]);
       } catch (error) {
         code = reportFailure(error) || exitCodes.failed;
       }

@@ -2,7 +2,7 @@ import type { SandboxFilter } from "@alcove/sdk";
 import type { Sandbox, SandboxState, SandboxStats, SandboxUsage } from "@alcove/wire";
 import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { UsageError } from "../exit-codes.ts";
-import { printJson } from "../terminal/output.ts";
+import { printJson, printLines } from "../terminal/output.ts";
 import { table } from "../terminal/table.ts";
 import { shortDuration } from "../terminal/text.ts";
 import { ownerOf } from "./named.ts";
@@ -59,10 +59,6 @@ export async function ls(flags: LsFlags): Promise<void> {
 /** For the completion of a shell, which may take what is more than a plain word for a command of its own. */
 export function wordsOf({ id, name = "" }: Pick<Sandbox, "id" | "name">): string[] {
   return [id, name].filter((word) => /^[a-z0-9][a-z0-9-]*$/.test(word));
-}
-
-function printLines(lines: readonly string[]): void {
-  process.stdout.write(lines.map((line) => `${line}\n`).join(""));
 }
 
 async function* bare(sandboxes: AsyncIterable<Sandbox>): AsyncGenerator<SandboxUsage> {

@@ -1,6 +1,6 @@
 import { spawn } from "node:child_process";
 import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
-import { printJson } from "../terminal/output.ts";
+import { printJson, printLines } from "../terminal/output.ts";
 import { parsePort } from "../terminal/text.ts";
 import { idOf } from "./named.ts";
 
@@ -26,7 +26,7 @@ export async function open(
     ...(flags.ttl !== undefined && { ttl: flags.ttl }),
   });
   if (flags.json) printJson(preview);
-  else process.stdout.write(`${preview.url}\n`);
+  else printLines([preview.url]);
   if (flags.browser && !flags.json && process.stdout.isTTY === true) openInBrowser(preview.url);
 }
 

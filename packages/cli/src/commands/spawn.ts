@@ -1,6 +1,7 @@
 import type { NetworkMode, Sandbox, SpawnRequest } from "@alcove/wire";
 import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
-import { printJson } from "../terminal/output.ts";
+import { printJson, printLines } from "../terminal/output.ts";
+import { printableLine } from "../terminal/printable.ts";
 import { Progress } from "../terminal/progress.ts";
 import { elapsed, shortDuration } from "../terminal/text.ts";
 
@@ -53,7 +54,7 @@ export async function acquire(
 }
 
 function description({ state, provider, image }: Sandbox): string {
-  return `${state} on ${provider}, image ${image}`;
+  return printableLine(`${state} on ${provider}, image ${image}`);
 }
 
 function life({ created_at, expires_at }: Sandbox): string {
@@ -62,7 +63,7 @@ function life({ created_at, expires_at }: Sandbox): string {
 
 function print(sandbox: Sandbox, flags: JsonFlags): void {
   if (flags.json) printJson(sandbox);
-  else process.stdout.write(`${sandbox.id}\n`);
+  else printLines([sandbox.id]);
 }
 
 function spawnRequest(flags: SpawnFlags): SpawnRequest {

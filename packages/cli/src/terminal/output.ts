@@ -1,5 +1,6 @@
 import { once } from "node:events";
 import { setTimeout } from "node:timers/promises";
+import { printableLine } from "./printable.ts";
 
 /** Writes and waits while the reader is behind, so that nothing piles up. */
 export async function write(stream: NodeJS.WriteStream, data: string | Uint8Array): Promise<void> {
@@ -34,6 +35,11 @@ export function exitWhenReaderLeaves(): void {
 /** From now on this is a service: readers that go away or stall, and full disks, end and hold up nothing. */
 export function outliveReaders(): void {
   outlives = true;
+}
+
+/** Names and addresses that a service gave, a line each: whatever else is in them gives a terminal no orders. */
+export function printLines(lines: readonly string[]): void {
+  process.stdout.write(lines.map((line) => `${printableLine(line)}\n`).join(""));
 }
 
 /** JSON for people and programs: indented on a terminal, on one line elsewhere. */
