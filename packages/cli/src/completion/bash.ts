@@ -14,6 +14,10 @@ _${name}() {
     ${deeper.join(" | ")}) at="$at \${COMP_WORDS[i]}" ;;
     esac
   done
+  # What is behind "--option=" is a word of its own, and the "=" another one.
+  if [[ $cur == = && $prev == --* ]]; then cur=
+  elif [[ $prev == = && \${COMP_WORDS[COMP_CWORD - 2]} == --* ]]; then prev=\${COMP_WORDS[COMP_CWORD - 2]}
+  fi
   case "$at $prev" in
 ${places.flatMap(valueCases).join("\n")}
   esac

@@ -34,8 +34,11 @@ const shells: Tried[] = [
     shell: "bash",
     args: ["--norc", "-c"],
     script: bashCompletion(places),
-    ask: (words) =>
-      `COMP_WORDS=(${words.map((word) => `'${word}'`).join(" ")}); COMP_CWORD=${words.length - 1}; _alcove; printf '%s\\n' "\${COMPREPLY[@]}"`,
+    // To bash "--option=value" is three words, or two while there is no value.
+    ask: (words) => {
+      const split = words.flatMap((word) => word.split(/(=)/).filter((part, at) => part !== "" || at === 0));
+      return `COMP_WORDS=(${split.map((word) => `'${word}'`).join(" ")}); COMP_CWORD=${split.length - 1}; _alcove; printf '%s\\n' "\${COMPREPLY[@]}"`;
+    },
   },
   {
     shell: "zsh",
@@ -44,14 +47,15 @@ const shells: Tried[] = [
     // Completion itself runs in an editor alone: what it would be given is printed.
     ask: (words) =>
       `_describe() { local entry; for entry in "\${(@P)2}"; do print -r -- "\${entry%%:*}"; done }
-       compadd() { shift; print -rl -- "$@"; }; _files() { print files; }; _message() { :; }
+       compadd() { shift; print -rl -- "$@"; }; compset() { :; }; _files() { print files; }; _message() { :; }
        words=(${words.map((word) => `'${word}'`).join(" ")}); CURRENT=${words.length}; _alcove`,
   },
   {
     shell: "fish",
     args: ["--no-config", "-c"],
     script: fishCompletion(places),
-    ask: (words) => `complete -C '${words.join(" ")}' | string replace -r '\\t.*' ''`,
+    ask: (words) =>
+      `complete -C '${words.join(" ")}' | string replace -r '\\t.*' '' | string replace -r '^--[a-z]+=' ''`,
   },
 ];
 
@@ -67,7 +71,7 @@ for (const { shell, args, script, ask } of shells) {
           env: { ...process.env, PATH: `${folder}:${process.env.PATH}`, HOME: folder },
         });
         expect(stderr).toBe("");
-        const last = words.at(-1) ?? "";
+        const last = (words.at(-1) ?? "").replace(/^--[a-z]+=/, "");
         return stdout.split("\n").filter((word) => word !== "" && word.startsWith(last));
       };
 
@@ -81,6 +85,8 @@ for (const { shell, args, script, ask } of shells) {
           expect.arrayContaining(["--max-sandboxes", "--max-ttl", "--max-memory"]),
         );
         expect(complete("spawn", "--network", "").sort()).toEqual(["host", "none", "outbound"]);
+        expect(complete("spawn", "--network=").sort()).toEqual(["host", "none", "outbound"]);
+        expect(complete("spawn", "--network=o")).toEqual(["outbound"]);
         expect(complete("spawn", "--ttl", "s")).toEqual([]);
         expect(complete("completion", "").sort()).toEqual(["bash", "fish", "zsh"]);
         expect(complete("quota", "remove", "--us")).toEqual(["--user-id"]);

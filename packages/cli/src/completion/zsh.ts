@@ -9,14 +9,15 @@ export function zshCompletion(places: readonly Place[]): string {
   return `#compdef ${name}
 # Completion of ${name} for zsh: source <(${name} completion zsh)
 _${name}() {
-  local at=${name} word
+  local at=${name} word prev=\${words[CURRENT-1]}
   local -a found
   for word in "\${(@)words[2,CURRENT-1]}"; do
     case "$at $word" in
     ${deeper.join(" | ")}) at="$at $word" ;;
     esac
   done
-  case "$at \${words[CURRENT-1]}" in
+  if [[ $words[CURRENT] == --*=* ]]; then prev=\${words[CURRENT]%%=*}; compset -P 1 '*='; fi
+  case "$at $prev" in
 ${places.flatMap(valueCases).join("\n")}
   esac
   case "$at" in
