@@ -33,9 +33,13 @@ async function spawns(client: HttpClient): Promise<Row> {
     const started = performance.now();
     const { id } = await client.json<Spawned>("POST", "/sandboxes", {});
     const up = performance.now();
-    await client.call("POST", `/sandboxes/${id}/exec`, { command: "echo ready" });
-    const answered = performance.now();
-    await client.call("DELETE", `/sandboxes/${id}`);
+    let answered: number;
+    try {
+      await client.call("POST", `/sandboxes/${id}/exec`, { command: "echo ready" });
+    } finally {
+      answered = performance.now();
+      await client.call("DELETE", `/sandboxes/${id}`);
+    }
     if (index < 3) continue;
     spawned?.push(up - started);
     ready?.push(answered - started);
