@@ -1,10 +1,18 @@
 import { type ParseArgsConfig, parseArgs } from "node:util";
 
-/** What a program of the bench was given. Whatever it does not know ends it, in words. */
+/**
+ * What a program of the bench was given. Whatever it does not know ends it, in words.
+ * @param usage what `--help` prints, before anything is built.
+ */
 export function argumentsOf<T extends ParseArgsConfig>(
   program: string,
+  usage: string,
   config: T,
 ): ReturnType<typeof parseArgs<T>> {
+  if (process.argv.slice(2).some((given) => given === "--help" || given === "-h")) {
+    console.log(usage);
+    process.exit(0);
+  }
   try {
     return parseArgs(config);
   } catch (error) {

@@ -7,6 +7,7 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { fullBuild, layOut } from "../scripts/earlier-release.mjs";
 import { argumentsOf } from "./arguments.ts";
+import { buildWhatIsMeasured } from "./built.ts";
 import { type HotRow, hotRows, type Measured } from "./hot-rows.ts";
 import { hottest } from "./profile.ts";
 import { inRounds, median, medianRatio } from "./rounds.ts";
@@ -16,7 +17,8 @@ const mostSlower = 1.15;
 const runs = 3;
 const rounds = 7;
 
-argumentsOf("bench:guard", {});
+argumentsOf("bench:guard", "npm run bench:guard: no options; docs/performance.md", {});
+await buildWhatIsMeasured("bench:guard");
 const baseline = (await readFile(path.join(projectRoot, "bench", "baseline"), "utf8")).trim();
 console.error(`bench guard: laying out ${baseline.slice(0, 12)} …`);
 const laidOut = layOut(baseline, { below: "baseline", build: fullBuild });

@@ -7,6 +7,7 @@ import { cpus, release } from "node:os";
 import path from "node:path";
 import { inspect } from "node:util";
 import { argumentsOf, refuse } from "./arguments.ts";
+import { buildWhatIsMeasured } from "./built.ts";
 import { printTable, type Row } from "./row.ts";
 import { alternatives } from "./scenarios/alternatives.ts";
 import { anyService } from "./scenarios/any-service.ts";
@@ -25,18 +26,6 @@ import { smallPieces } from "./scenarios/small-pieces.ts";
 import { controlPlane, nativeSpawn } from "./scenarios/spawn.ts";
 import { ndjsonStream, rawFiles } from "./scenarios/streams.ts";
 import { projectRoot } from "./service.ts";
-
-const {
-  values: { url, key = process.env.ALCOVE_API_KEY },
-  positionals: wanted,
-} = argumentsOf("bench", {
-  allowPositionals: true,
-  options: { url: { type: "string" }, key: { type: "string" } },
-});
-if (url !== undefined && !/^https?:$/.test(URL.parse(url)?.protocol ?? ""))
-  refuse("bench", `--url ${url} is no http:// or https:// address`);
-if (url !== undefined && wanted.length > 0)
-  refuse("bench", `with --url there are no scenarios to choose from: ${wanted.join(", ")}`);
 
 const own: Record<string, () => Promise<Row[]>> = {
   "native-exec": nativeExec,
@@ -59,10 +48,29 @@ const own: Record<string, () => Promise<Row[]>> = {
   shared: sharedUse,
 };
 
-const scenarios = url === undefined ? own : { [url]: () => anyService({ url, key }) };
+const usage = `npm run bench [-- NAME…]
+npm run bench -- --url URL [--key KEY]
+
+names: ${Object.keys(own).join(", ")}`;
+const {
+  values: { url, key },
+  positionals: wanted,
+} = argumentsOf("bench", usage, {
+  allowPositionals: true,
+  options: { url: { type: "string" }, key: { type: "string" } },
+});
+if (url !== undefined && !/^https?:$/.test(URL.parse(url)?.protocol ?? ""))
+  refuse("bench", `--url ${url} is no http:// or https:// address`);
+if (key !== undefined && url === undefined) refuse("bench", "--key is for a service that --url names");
+if (url !== undefined && wanted.length > 0)
+  refuse("bench", `with --url there are no scenarios to choose from: ${wanted.join(", ")}`);
+
+const scenarios =
+  url === undefined ? own : { [url]: () => anyService({ url, key: key ?? process.env.ALCOVE_API_KEY }) };
 const unknown = wanted.filter((name) => scenarios[name] === undefined);
 if (unknown.length > 0)
   refuse("bench", `no scenario ${unknown.join(", ")}; there are: ${Object.keys(scenarios).join(", ")}`);
+if (url === undefined) await buildWhatIsMeasured("bench");
 const rows: Row[] = [];
 let failed = false;
 for (const [name, scenario] of Object.entries(scenarios)) {

@@ -6,6 +6,8 @@ import { readdir, readFile } from "node:fs/promises";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { argumentsOf, refuse } from "./arguments.ts";
+import { buildWhatIsMeasured } from "./built.ts";
+import { growth, type Held, neverSeen } from "./growth.ts";
 import { HttpClient } from "./http-client.ts";
 import { projectRoot, rssOf, startService } from "./service.ts";
 import { summarize } from "./stats.ts";
@@ -14,16 +16,15 @@ const clients = 4;
 const quarters = 4;
 /** Beyond so many nothing more is learned. */
 const mostFailures = 20;
-/** What memory may differ by between the second and the last quarter: what was collected is not given back at once. */
-const memorySlack = 0.15;
-/** Of everything that is counted: what is being made or ended while it is counted. */
+/** What is being made or ended while it is counted. */
 const countSlack = 4 * clients;
 
-type Held = Record<"memory" | "descriptors" | "processes" | "mounts" | "directories" | "groups", number>;
-
-const { values } = argumentsOf("soak", { options: { minutes: { type: "string", default: "30" } } });
+const { values } = argumentsOf("soak", "npm run soak -- [--minutes 30]", {
+  options: { minutes: { type: "string", default: "30" } },
+});
 const minutes = Number(values.minutes);
 if (!(minutes > 0)) refuse("soak", `--minutes ${values.minutes} is no time; such as 30, or 0.5`);
+await buildWhatIsMeasured("soak");
 process.exit((await soak(minutes * 60_000)) ? 0 : 1);
 
 async function soak(durationMs: number): Promise<boolean> {
@@ -32,6 +33,7 @@ async function soak(durationMs: number): Promise<boolean> {
   const until = performance.now() + durationMs;
   const done = { rounds: 0, failures: [] as string[] };
   const looks: Held[][] = [];
+  let grouped = false;
   const load = Array.from({ length: clients }, (_, index) => oneClient(service.url, index, until, done));
   for (let quarter = 0; quarter < quarters; quarter++) {
     const found: Held[] = [];
@@ -39,6 +41,7 @@ async function soak(durationMs: number): Promise<boolean> {
     // Not at the very end, where clients leave.
     while (performance.now() < ends - 500) {
       found.push(await heldBy(service));
+      grouped ||= await haveGroups(service.dataDir);
       await delay(Math.min(5_000, durationMs / 40));
     }
     looks.push(found);
@@ -46,13 +49,16 @@ async function soak(durationMs: number): Promise<boolean> {
   }
   await Promise.all(load);
   for (const failure of done.failures.slice(0, 5)) console.error(`soak: ${failure}`);
-  const grown = growth(mediansOf(looks[1] ?? []), mediansOf(looks.at(-1) ?? []));
+  const grown = growth(mediansOf(looks[1] ?? []), mediansOf(looks.at(-1) ?? []), { countSlack });
   for (const what of grown) console.error(`soak: ${what}`);
+  const unseen = neverSeen(looks.flat(), { grouped });
+  for (const what of unseen) console.error(`soak: no ${what} seen at any time, though there were sandboxes`);
   await settled(service);
   const left = await heldBy(service);
   const leftovers = left.directories > 0 || left.groups > 0;
   if (leftovers) console.error(`soak: left when everything was destroyed: ${told(left)}`);
-  const well = grown.length === 0 && done.failures.length === 0 && !leftovers && done.rounds > 0;
+  const well =
+    grown.length === 0 && unseen.length === 0 && done.failures.length === 0 && !leftovers && done.rounds > 0;
   console.log(`soak: ${done.rounds} rounds in ${minutes} min, ${well ? "nothing grew" : "FAILED"}`);
   return well;
 }
@@ -114,6 +120,16 @@ async function heldBy({ pid, dataDir }: { pid: number; dataDir: string }): Promi
   };
 }
 
+/** Whether the service gave its sandboxes control groups, wherever these are. */
+async function haveGroups(dataDir: string): Promise<boolean> {
+  const folder = path.join(dataDir, "runtimes", "native");
+  for (const name of await readdir(folder).catch(() => [])) {
+    const record = await readFile(path.join(folder, name, "runtime.json"), "utf8").catch(() => "");
+    if (/"cgroup": ?\{/.test(record)) return true;
+  }
+  return false;
+}
+
 /** Of the sandboxes, in one of the trees that each of them is in. */
 async function groupsOf(installation: string): Promise<string[]> {
   for (const tree of ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"]) {
@@ -153,14 +169,6 @@ function mediansOf(looks: readonly Held[]): Held {
     directories: of("directories"),
     groups: of("groups"),
   };
-}
-
-/** @returns what has grown, a line each. */
-function growth(before: Held, after: Held): string[] {
-  return (Object.keys(before) as (keyof Held)[]).flatMap((what) => {
-    const most = what === "memory" ? before.memory * (1 + memorySlack) : before[what] + countSlack;
-    return after[what] > most ? [`${what} grew from ${before[what]} to ${after[what]}`] : [];
-  });
 }
 
 function told({ memory, ...counts }: Held): string {
