@@ -66,12 +66,16 @@ export function fingerprintOf(root: LaunchSpec["root"], agent: string): string |
 /** As `agent/alcove-launch/src/inside.rs` shows them to sandboxes of image `host`. */
 const programPlaces = /^\S+ \S+ \S+ \S+ \/(usr|bin|sbin|lib|lib32|lib64|libx32|nix)(\/| )/;
 
+/** @param line of `/proc/self/mountinfo`. */
+export function isOfPrograms(line: string): boolean {
+  return programPlaces.test(line);
+}
+
 /** The table of mounts as it was read last, and what of it counts: it is nearly always the same. */
 let lastTable: { text: string; mounts: string[] } | undefined;
 
 function programMounts(): string[] {
   const text = readFileSync("/proc/self/mountinfo", "utf8");
-  if (lastTable?.text !== text)
-    lastTable = { text, mounts: text.split("\n").filter((line) => programPlaces.test(line)) };
+  if (lastTable?.text !== text) lastTable = { text, mounts: text.split("\n").filter(isOfPrograms) };
   return lastTable.mounts;
 }
