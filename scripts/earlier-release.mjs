@@ -37,7 +37,7 @@ export function layOut(commit, { below, build }) {
       missing: `the history at hand does not hold commit ${commit.slice(0, 12)}; is the clone shallow?`,
     };
   const draft = `${folder}.${process.pid}`;
-  rmSync(draft, { recursive: true, force: true });
+  removeAbandoned(folder);
   mkdirSync(draft, { recursive: true });
   try {
     for (const [program, args, cwd] of [
@@ -57,6 +57,16 @@ export function layOut(commit, { below, build }) {
     return { folder };
   } finally {
     rmSync(draft, { recursive: true, force: true });
+  }
+}
+
+/** Drafts of those who were interrupted, a build of hundreds of megabytes each. */
+function removeAbandoned(folder) {
+  const above = path.dirname(folder);
+  for (const name of existsSync(above) ? readdirSync(above) : []) {
+    const pid = /^[0-9a-f]+\.(\d+)$/.exec(name)?.[1];
+    if (pid !== undefined && (Number(pid) === process.pid || !existsSync(`/proc/${pid}`)))
+      rmSync(path.join(above, name), { recursive: true, force: true });
   }
 }
 
