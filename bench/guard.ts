@@ -2,10 +2,12 @@
  * `npm run bench:guard`: measures what is called most on this state and on the commit that bench/baseline names, in turns, and fails when
  * something is more than 15 % slower in three runs, with the profile of the service that is. docs/performance.md.
  */
+import { existsSync } from "node:fs";
 import { mkdtemp, readdir, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { fullBuild, layOut } from "../scripts/earlier-release.mjs";
+import { ensureBundle } from "../scripts/setup/bundles.mjs";
 import { argumentsOf } from "./arguments.ts";
 import { buildWhatIsMeasured } from "./built.ts";
 import { type HotRow, hotRows, type Measured } from "./hot-rows.ts";
@@ -26,6 +28,9 @@ if (laidOut.folder === undefined) {
   console.error(`bench guard: the baseline cannot be had: ${laidOut.missing}`);
   process.exit(1);
 }
+// What a user starts; a baseline may have had no such thing.
+if (existsSync(path.join(laidOut.folder, "scripts", "bundle.mjs")))
+  await ensureBundle(laidOut.folder, process.execPath, "service");
 let suspects: readonly HotRow[] = hotRows;
 for (let run = 1; run <= runs && suspects.length > 0; run++) {
   const slower: HotRow[] = [];

@@ -1,5 +1,5 @@
 import { type ChildProcess, execFile, spawn } from "node:child_process";
-import { createWriteStream, existsSync, type WriteStream } from "node:fs";
+import { createWriteStream, type WriteStream } from "node:fs";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -7,7 +7,6 @@ import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { ensureBundle } from "../scripts/setup/bundles.mjs";
 
 export const projectRoot = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "..");
 
@@ -49,9 +48,6 @@ export async function startService(
   settings: Record<string, string>,
   { root = projectRoot, nodeFlags = [] }: { root?: string; nodeFlags?: readonly string[] } = {},
 ): Promise<Service> {
-  // What a user starts; an earlier commit may have had no such thing.
-  if (existsSync(path.join(root, "scripts", "bundle.mjs")))
-    await ensureBundle(root, process.execPath, "service");
   const dataDir = await mkdtemp(path.join(tmpdir(), "alcove-bench-"));
   const port = await freePort();
   const env = {

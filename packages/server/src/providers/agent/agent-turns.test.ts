@@ -1,4 +1,4 @@
-import { afterEach, expect, it } from "vitest";
+import { afterEach, expect, it, vi } from "vitest";
 import { BulkRests } from "../../platform/bulk-rests.ts";
 import { FairTurns } from "../../platform/fair-turns.ts";
 import { silentLogger } from "../../platform/logger.ts";
@@ -181,6 +181,25 @@ it("a flood is not read on while a command of another sandbox is under way, unti
   expect(count).toBeGreaterThan(20);
   expect(most).toBeLessThanOrEqual(3 * 65_536);
 }, 60_000);
+
+it("what moves much rests for commands that others begin, and not for input, which costs its sender nothing", async () => {
+  const rests = new BulkRests();
+  const begun = vi.spyOn(rests, "begun");
+  const agent = await fakeAgent(
+    (request, connection) => {
+      if (request.op === "exec.start") connection.answer({ pid: 7, started_at: 1 });
+    },
+    (kind, _bytes, connection) => {
+      if (kind === frameKinds.eof) connection.answer({ written: 1 });
+    },
+  );
+  closing.push(agent);
+  const client = clientOf(agent, new FairTurns(), rests);
+  await client.execs.startDetached(spec, options());
+  expect(begun).toHaveBeenCalledTimes(1);
+  await client.execs.writeStdin(spec.execId, Buffer.from("a"), { close: false, ...options() });
+  expect(begun).toHaveBeenCalledTimes(1);
+});
 
 const json = (kind: number, text: string) =>
   Buffer.concat([encodeHeader(kind, Buffer.byteLength(text)), Buffer.from(text)]);

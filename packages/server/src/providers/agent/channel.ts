@@ -45,8 +45,8 @@ const lastingEverywhere = new SharedPlaces({
 const turnsEverywhere = new FairTurns();
 /** Who moves much rests while commands of others begin, likewise. */
 const restsEverywhere = new BulkRests();
-/** What somebody waits for from a key to its answer. */
-const isShort: ReadonlySet<AgentOperationName> = new Set(["exec.start", "exec.stdin"]);
+/** What somebody waits for, and costs whoever begins it a process: input costs nothing, and could be sent all the time to slow others down. */
+const isShort: ReadonlySet<AgentOperationName> = new Set(["exec.start"]);
 /** A place that lasts may be held for ever. */
 const longestLastingWaitMs = 10_000;
 /** Of either kind, those that wait for a place. */
