@@ -1,5 +1,6 @@
 import type { ProviderName } from "@alcove/server/config";
 import type { KeyScope, NetworkMode } from "@alcove/wire";
+import { durationMeant, parseDuration } from "@alcove/wire/light";
 import {
   Argument,
   Command,
@@ -198,7 +199,12 @@ function addSandboxCommands(program: Command): void {
     .option("--words", "print ids and names, a line each")
     .option("--stats", "also memory in use, disk and commands")
     .action(async (flags) => (await import("./commands/ls.ts")).ls(flags));
-  client(program.command("extend <id> <ttl>").description("let a sandbox live for ttl from now"))
+  client(
+    program
+      .command("extend <id>")
+      .argument("<ttl>", "time to live, such as 30m", durationText)
+      .description("let a sandbox live for ttl from now"),
+  )
     .option("--json", "print JSON")
     .action(async (id, ttl, flags) => (await import("./commands/extend.ts")).extend(id, ttl, flags));
   client(program.command("kill [ids...]").alias("rm").alias("destroy").description("destroy sandboxes"))
@@ -220,7 +226,7 @@ function spawning<Args extends unknown[], Flags extends OptionValues>(command: C
     .option("-p, --provider <name>", "provider")
     .option("-m, --memory <mb>", "memory, MB", parseCount)
     .option("--vcpus <count>", "virtual CPUs", parseCount)
-    .option("--ttl <duration>", "time to live, such as 30m")
+    .option("--ttl <duration>", "time to live, such as 30m", durationText)
     .option("--metadata <key=value>", "label; repeatable", collectPairs)
     .option("--owner <id>", "owner")
     .option("-e, --env <key=value>", "environment variable of every command; repeatable", collectPairs)
@@ -238,7 +244,7 @@ function addExecCommands(program: Command): void {
       .option("-e, --env <key=value>", "environment variable; repeatable", collectPairs)
       .option("-w, --workdir <path>", "working directory")
       .option("-u, --user <name>", "user to run as")
-      .option("--timeout <duration>", "deadline, such as 30s");
+      .option("--timeout <duration>", "deadline, such as 30s", durationText);
   run(
     program
       .command("exec <id> <command...>")
@@ -249,7 +255,7 @@ function addExecCommands(program: Command): void {
     .option("-i, --interactive", "pass standard input on")
     .option("-t, --tty", "give the command a terminal")
     .option("-d, --detach", "leave it running and print its exec id")
-    .option("--cpu-time <duration>", "processor time it may use")
+    .option("--cpu-time <duration>", "processor time it may use", durationText)
     .option("--output-bytes <count>", "bytes it may write", parseCount)
     .option("--memory <mb>", "memory it may use; needs the capability exec_limits", parseCount)
     .option("--pids <count>", "processes it may have at a time; needs the capability exec_limits", parseCount)
@@ -279,7 +285,7 @@ function addFileAndEventCommands(program: Command): void {
       .description("print the address of a port, and open it in the browser"),
   )
     .option("--json", "print JSON")
-    .option("--ttl <duration>", "how long a link is good, such as 10m")
+    .option("--ttl <duration>", "how long a link is good, such as 10m", durationText)
     .option("--no-browser", "only print it")
     .action(async (id, port, flags) => (await import("./commands/open.ts")).open(id, port, flags));
   client(
@@ -354,8 +360,8 @@ function addQuotaCommands(program: Command): void {
     quota.command("set <owner>").description("give an owner a quota; what is left out inherits the default"),
   )
     .option("--max-sandboxes <count>", "sandboxes at once", parseCount)
-    .option("--max-ttl <duration>", "longest time to live, whole seconds")
-    .option("--max-exec-timeout <duration>", "longest deadline of a command, whole seconds")
+    .option("--max-ttl <duration>", "longest time to live, whole seconds", durationText)
+    .option("--max-exec-timeout <duration>", "longest deadline of a command, whole seconds", durationText)
     .option("--max-memory <mb>", "memory of all its sandboxes, MB", parseCount)
     .option("--max-vcpus <count>", "virtual CPUs of all its sandboxes", parseCount)
     .option("--json", "print JSON")
@@ -377,7 +383,11 @@ function addKeyCommands(program: Command): void {
       "what it may be used for, separated by commas or repeated; default: read,write",
       collectScopes,
     )
-    .option("--ttl <duration>", "how long it is accepted, such as 720h; default: until it is revoked")
+    .option(
+      "--ttl <duration>",
+      "how long it is accepted, such as 720h; default: until it is revoked",
+      durationText,
+    )
     .option("--json", "print JSON")
     .action(async (name, flags) => (await import("./commands/key.ts")).keyNew(name, flags));
   client(key.command("revoke <name>").alias("rm").description("revoke a key; what it has open ends")).action(
@@ -414,7 +424,7 @@ function addTemplateCommands(program: Command): void {
     .option("-p, --provider <name>", "provider")
     .option("-m, --memory <mb>", "memory, MB", parseCount)
     .option("--vcpus <count>", "virtual CPUs", parseCount)
-    .option("--ttl <duration>", "time to live, such as 30m")
+    .option("--ttl <duration>", "time to live, such as 30m", durationText)
     .option("--metadata <key=value>", "label; repeatable", collectPairs)
     .option("-e, --env <key=value>", "environment variable of every command; repeatable", collectPairs)
     .option("-u, --user <name>", "user commands run as")
@@ -448,6 +458,13 @@ function client<Args extends unknown[], Flags extends OptionValues>(command: Com
 function parseCount(text: string): number {
   if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError("expected a whole number.");
   return Number(text);
+}
+
+/** @returns the text, which the service reads: in an option the empty one is "not given" there, so it passes. */
+function durationText(text: string): string {
+  if (text !== "" && parseDuration(text) === undefined)
+    throw new InvalidArgumentError(`expected a duration such as 30s, 5m or 1h30m${durationMeant(text)}.`);
+  return text;
 }
 
 function collectScopes(text: string, before: KeyScope[] = []): KeyScope[] {

@@ -215,4 +215,22 @@ describe("whose sandboxes", () => {
     expect((await at.run(...args)).code).toBe(2);
     expect(at.service.requests).toEqual([]);
   });
+
+  test.each([
+    ["spawn", "--ttl", "30"],
+    ["acquire", "web", "--ttl", "30"],
+    ["extend", "sb-bob", "30"],
+    ["exec", "--timeout", "30", "sb-bob", "true"],
+    ["exec", "--cpu-time", "30", "sb-bob", "true"],
+    ["shell", "--timeout", "30", "sb-bob"],
+    ["open", "--ttl", "30", "sb-bob", "80"],
+    ["quota", "set", "ada", "--max-ttl", "30"],
+    ["quota", "set", "ada", "--max-exec-timeout", "30"],
+    ["key", "new", "ci", "--ttl", "30"],
+    ["template", "save", "base", "--image", "host", "--ttl", "30"],
+  ])("%j makes no sense, and is told what was meant before anybody is asked", async (...args) => {
+    const { code, stderr } = await at.run(...args);
+    expect({ code, stderr }).toEqual({ code: 2, stderr: expect.stringContaining("30s are seconds") });
+    expect(at.service.requests).toEqual([]);
+  });
 });

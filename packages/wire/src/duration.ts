@@ -20,6 +20,17 @@ export function parseDuration(text: string): number | undefined {
   return total === 0 ? 0 : Math.min(Math.max(1, Math.round(total)), maxDurationMs);
 }
 
+/** What was probably meant by a text that is no duration, as the end of a sentence that says so. */
+export function durationMeant(text: string): string {
+  const [, count = "", unit = ""] = /^\s*(\d{1,6}(?:\.\d+)?)\s*([a-z]*)\s*$/i.exec(text) ?? [];
+  if (count === "") return "";
+  if (/^(?:d|days?)$/i.test(unit)) return `; days are no unit, write ${Number(count) * 24}h`;
+  if (unit === "") return `; it has no unit, ${count}s are seconds`;
+  const known = { s: /^s(?:ec|ecs|econds?)?$/i, m: /^m(?:in|ins|inutes?)?$/i, h: /^h(?:rs?|ours?)?$/i };
+  const meant = Object.entries(known).find(([, spelled]) => spelled.test(unit))?.[0];
+  return meant === undefined ? "; units are h, m, s and ms" : `; write ${count}${meant}`;
+}
+
 /** Writes milliseconds in Go's style: `2h0m0s`, `1m30s`, `12.5ms`, `0s`. docs/api/README.md. */
 export function formatDuration(ms: number): string {
   if (!Number.isFinite(ms) || ms <= 0) return "0s";

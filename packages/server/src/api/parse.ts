@@ -1,4 +1,4 @@
-import { parseDuration } from "@alcove/wire";
+import { durationMeant, parseDuration } from "@alcove/wire";
 import { BadRequest } from "../ports/errors.ts";
 
 /** Empty text in an optional field means "not given". docs/api/README.md. */
@@ -20,17 +20,6 @@ export function requiredDuration(field: string, text: string): number {
     );
   if (ms <= 0) throw new BadRequest(`${field} must be longer than 0s`);
   return ms;
-}
-
-/** What was probably meant, as the end of a sentence. */
-function durationMeant(text: string): string {
-  const [, count = "", unit = ""] = /^\s*(\d{1,6}(?:\.\d+)?)\s*([a-z]*)\s*$/i.exec(text) ?? [];
-  if (count === "") return "";
-  if (/^(?:d|days?)$/i.test(unit)) return `; days are no unit, write ${Number(count) * 24}h`;
-  if (unit === "") return `; it has no unit, ${count}s are seconds`;
-  const known = { s: /^s(?:ec|ecs|econds?)?$/i, m: /^m(?:in|ins|inutes?)?$/i, h: /^h(?:rs?|ours?)?$/i };
-  const meant = Object.entries(known).find(([, spelled]) => spelled.test(unit))?.[0];
-  return meant === undefined ? "; units are h, m, s and ms" : `; write ${count}${meant}`;
 }
 
 /** Bytes of a text field. @throws BadRequest for text that is not base64. */
