@@ -2,7 +2,7 @@ import { once } from "node:events";
 import type { WsClientMessage } from "@alcove/wire";
 import { describe, expect, test } from "vitest";
 import { commandsOfTests } from "./testing/commands.ts";
-import { finish, startCli } from "./testing/run-cli.ts";
+import { finish, runCliInto, startCli } from "./testing/run-cli.ts";
 
 const at = commandsOfTests();
 
@@ -231,6 +231,26 @@ describe("exec", () => {
     at.service.answer = () => ({ status: 201, json: { exec_id: "ex-bbbbbbbb", pid: 3 } });
     expect(await at.run("exec", "-d", "sb-a", "sleep 9")).toMatchObject({ code: 0, stdout: "ex-bbbbbbbb\n" });
   });
+});
+
+test.each([
+  [125, ["exec", "sb-a", "x"]],
+  [125, ["exec", "-d", "sb-a", "x"]],
+  [1, ["ls"]],
+])("output that cannot be written ends with %i and is told: %j", async (code, args) => {
+  at.service.answer = ({ method, path: route }) =>
+    route === "/sandboxes"
+      ? { json: [] }
+      : method === "POST" && route.endsWith("/execs")
+        ? { status: 201, json: { exec_id: "ex-bbbbbbbb", pid: 3 } }
+        : { status: 404, json: { code: "not_found", message: "?" } };
+  at.service.onExec = (message, exec) => {
+    if (message.type !== "start") return;
+    exec.send({ type: "stdout", data: "out\n" });
+    exec.send(exit(7));
+  };
+  const told = await runCliInto("/dev/full", args, { url: at.service.url });
+  expect(told).toEqual({ code, stdout: "", stderr: expect.stringContaining("no space left on device") });
 });
 
 test("a reader that goes away ends the command quietly", async () => {

@@ -3,7 +3,7 @@ import type { ExecLimits, ExecResult } from "@alcove/wire";
 import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { ExitWith, exitCodes, UsageError } from "../exit-codes.ts";
 import { reportFailure } from "../failure.ts";
-import { printJson, printLines } from "../terminal/output.ts";
+import { outputFailsWith, printJson, printLines } from "../terminal/output.ts";
 import { printable } from "../terminal/printable.ts";
 import { exitCodeOfExec } from "./exec-code.ts";
 import { resumeOutput, tellBroken } from "./exec-resume.ts";
@@ -74,6 +74,7 @@ function adviseOptions(command: readonly string[]): void {
 
 /** Failures of ours get a code of their own, so that no caller takes them for the command's. */
 export async function asExec(run: () => Promise<number>): Promise<number> {
+  outputFailsWith(exitCodes.execFailed);
   try {
     return await run();
   } catch (error) {

@@ -1,5 +1,7 @@
 import { once } from "node:events";
+import { writeSync } from "node:fs";
 import { setTimeout } from "node:timers/promises";
+import { exitCodes } from "../exit-codes.ts";
 import { printableLine } from "./printable.ts";
 
 /** Writes and waits while the reader is behind, so that nothing piles up. */
@@ -23,12 +25,32 @@ async function flush(stream: NodeJS.WriteStream): Promise<void> {
   });
 }
 
+/** What a command ends with whose output cannot be written, as on a full disk. */
+let failedCode: number = exitCodes.failed;
+
+/** Of commands that end with the code of somebody else's: what becomes of their output is no matter of that one. */
+export function outputFailsWith(code: number): void {
+  failedCode = code;
+}
+
 /** A reader that goes away, as in `alcove ls | head -1`, ends the command quietly; a service only loses that reader. */
 export function exitWhenReaderLeaves(): void {
   for (const stream of [process.stdout, process.stderr]) {
     stream.on("error", (error: NodeJS.ErrnoException) => {
-      if (!outlives) process.exit(error.code === "EPIPE" ? 0 : 1);
+      if (outlives) return;
+      if (error.code === "EPIPE") process.exit(0);
+      if (stream === process.stdout) sayOutputFailed(error);
+      process.exit(failedCode);
     });
+  }
+}
+
+function sayOutputFailed(error: Error): void {
+  try {
+    // The process ends with this turn.
+    writeSync(2, `alcove: standard output cannot be written: ${error.message}\n`);
+  } catch {
+    // Standard error may be the same file; the code is all that is left to tell it by.
   }
 }
 

@@ -10,15 +10,29 @@ export interface CliResult {
   stderr: string;
 }
 
+interface StartOptions {
+  readonly url?: string;
+  readonly cwd?: string;
+  readonly env?: Record<string, string>;
+}
+
 /** A command of ours as a process of its own, away from the settings of whoever runs the tests. */
 export function startCli(
   args: readonly string[],
-  options: { url?: string; cwd?: string; env?: Record<string, string> } = {},
+  options: StartOptions = {},
+): ChildProcessWithoutNullStreams {
+  return startProcess(process.execPath, [cliEntry, ...args], options);
+}
+
+function startProcess(
+  program: string,
+  args: readonly string[],
+  options: StartOptions,
 ): ChildProcessWithoutNullStreams {
   const env: NodeJS.ProcessEnv = {};
   for (const [name, value] of Object.entries(process.env)) if (!name.startsWith("ALCOVE_")) env[name] = value;
   if (options.url !== undefined) env.ALCOVE_URL = options.url;
-  return spawn(process.execPath, [cliEntry, ...args], {
+  return spawn(program, args, {
     env: { ...env, ...options.env },
     ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
   });
@@ -30,6 +44,21 @@ export async function runCli(
 ): Promise<CliResult> {
   const child = startCli(args, options);
   child.stdin.end(options.stdin ?? "");
+  return finish(child);
+}
+
+/** As `runCli`, with standard output into a file. @param file such as /dev/full. */
+export async function runCliInto(
+  file: string,
+  args: readonly string[],
+  options: { url?: string } = {},
+): Promise<CliResult> {
+  const child = startProcess(
+    "/bin/sh",
+    ["-c", `exec "$@" >"$0"`, file, process.execPath, cliEntry, ...args],
+    options,
+  );
+  child.stdin.end();
   return finish(child);
 }
 
