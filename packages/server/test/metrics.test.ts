@@ -72,13 +72,14 @@ test("a scrape tells of sandboxes made ahead, of providers that make some", asyn
   const client = new TestClient(server.url);
   const scraped = async () => readExposition((await client.call("GET", "/api/v1/metrics/prometheus")).text);
   expect([...(await scraped()).keys()].filter((name) => name.startsWith("service_prepared_"))).toEqual([]);
-  const madeAhead = { waiting: 4, claimed: 3, cold: 2, failed: 1 };
+  const madeAhead = { waiting: 4, claimed: 3, cold: 2, failed: 1, gaveWay: 5 };
   Object.defineProperty(server.provider, "madeAhead", { value: madeAhead });
   const samples = await scraped();
   expect(samples.get('service_prepared_waiting{provider="mock"}')).toBe(4);
   expect(samples.get('service_prepared_spawns_total{provider="mock",outcome="claimed"}')).toBe(3);
   expect(samples.get('service_prepared_spawns_total{provider="mock",outcome="cold"}')).toBe(2);
   expect(samples.get('service_prepared_failures_total{provider="mock"}')).toBe(1);
+  expect(samples.get('service_prepared_removed_total{provider="mock"}')).toBe(5);
 });
 
 test("figures of the rate limit, of quotas and of readers of events move", async () => {

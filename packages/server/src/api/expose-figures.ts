@@ -109,6 +109,11 @@ export function exposeFigures(figures: Figures): string {
     "Times that no sandbox could be made ahead.",
     figures.madeAhead.map(({ name, figures: { failed } }) => [{ provider: name }, failed]),
   );
+  text.counter(
+    "service_prepared_removed_total",
+    "Sandboxes that were made ahead and removed because a spawn found no room.",
+    figures.madeAhead.map(({ name, figures: { gaveWay } }) => [{ provider: name }, gaveWay]),
+  );
   text.gauge("service_sandboxes_active", "Sandboxes that count against limits.", sandboxes.active);
   text.gauge(
     "service_sandboxes_max",

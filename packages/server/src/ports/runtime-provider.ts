@@ -87,6 +87,8 @@ export interface MadeAhead {
   cold: number;
   /** Times that one could not be made. */
   failed: number;
+  /** Those that waited and were removed because a spawn lacked what the machine has only so much of. */
+  gaveWay: number;
 }
 
 /** What became of a runtime's network. */

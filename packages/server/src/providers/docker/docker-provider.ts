@@ -527,7 +527,7 @@ export class DockerProvider implements RuntimeProvider {
       options.signal.throwIfAborted();
       if (!lacksRoom(error)) throw error;
       // Whoever gives up waits for no container that is being made meanwhile.
-      const hasMore = await abortable(this.#prepared.giveWay(beganMs), options.signal);
+      const hasMore = await abortable(this.#prepared.giveWay(beganMs, error), options.signal);
       if (!hasMore) throw error;
       return await spawn();
     }

@@ -109,6 +109,8 @@ export class PreparedContainers implements AsyncDisposable {
           if (options.closing.aborted) return;
           options.logger.warn({ err }, "no container could be prepared; it is tried again");
         },
+        onGaveWay: (count, err) =>
+          options.logger.warn({ err, count }, "prepared containers are removed, since a spawn found no room"),
       },
     });
   }
@@ -128,8 +130,8 @@ export class PreparedContainers implements AsyncDisposable {
   }
 
   /** Somebody lacks room. @returns whether there is more than there was at `sinceMs`, by `performance.now()`. */
-  giveWay(sinceMs: number): Promise<boolean> {
-    return this.#stock.giveWay(sinceMs);
+  giveWay(sinceMs: number, why: unknown): Promise<boolean> {
+    return this.#stock.giveWay(sinceMs, why);
   }
 
   /**

@@ -189,7 +189,7 @@ export class LaunchSite implements AsyncDisposable {
     try {
       return await this.#launchOnce(ground, spec, root, onSocket);
     } catch (error) {
-      if (!lacksRoom(error) || !(await this.#preparing.giveWay(beganMs))) throw error;
+      if (!lacksRoom(error) || !(await this.#preparing.giveWay(beganMs, error))) throw error;
       await this.#removals.removeDir(ground, this.directories.path(runtimeId), { runtimeId });
       return this.#launchOnce(ground, spec, root, onSocket);
     }

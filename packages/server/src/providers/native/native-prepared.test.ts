@@ -135,10 +135,12 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
 
   it("are counted: those that wait, spawns that got one and spawns that did not, and no probe", async () => {
     await provider.check(soon());
-    expect(provider.madeAhead).toEqual({ waiting: 0, claimed: 0, cold: 0, failed: 0 });
+    expect(provider.madeAhead).toEqual({ waiting: 0, claimed: 0, cold: 0, failed: 0, gaveWay: 0 });
     await spawn();
     await prepares.until(home.dataDir, 2);
-    await expect.poll(() => provider.madeAhead).toEqual({ waiting: 2, claimed: 0, cold: 1, failed: 0 });
+    await expect
+      .poll(() => provider.madeAhead)
+      .toEqual({ waiting: 2, claimed: 0, cold: 1, failed: 0, gaveWay: 0 });
     await spawn();
     expect(provider.madeAhead).toMatchObject({ claimed: 1, cold: 1 });
   });
@@ -269,6 +271,7 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
     for (const memoryMb of sizes) await provider.spawn({ ...specOf(), memoryMb }, soon());
     expect(await provider.inventory(soon())).toHaveLength(ranges);
     await expect(spawn()).rejects.toThrow("id ranges");
+    expect(provider.madeAhead?.gaveWay).toBeGreaterThan(0);
   });
 
   it("one that was made otherwise than it would be now is not claimed", async () => {

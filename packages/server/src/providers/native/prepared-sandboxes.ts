@@ -83,6 +83,8 @@ export class PreparedSandboxes implements AsyncDisposable {
         discard: (waiting) => this.#discard(waiting),
         isBusy: () => this.#underWay > 0,
         onFailure: (err) => this.#logger.warn({ err }, "no sandbox could be prepared; it is tried again"),
+        onGaveWay: (count, err) =>
+          this.#logger.warn({ err, count }, "prepared sandboxes are removed, since a spawn found no room"),
       },
     });
   }
@@ -104,8 +106,8 @@ export class PreparedSandboxes implements AsyncDisposable {
   }
 
   /** Somebody lacks what they may hold: see `PreparedStock`. */
-  giveWay(sinceMs: number): Promise<boolean> {
-    return this.#stock.giveWay(sinceMs);
+  giveWay(sinceMs: number, why: unknown): Promise<boolean> {
+    return this.#stock.giveWay(sinceMs, why);
   }
 
   /** They have ended with the launcher. */

@@ -19,6 +19,7 @@ let busy: boolean;
 let made: One[];
 let discarded: string[];
 let failures: unknown[];
+let gaveWay: [number, unknown][];
 let requests: (string | undefined)[];
 let fail: Error | undefined;
 let gone: boolean;
@@ -28,6 +29,7 @@ let stock: PreparedStock<Shape, One>;
 beforeEach(() => {
   vi.useFakeTimers();
   [madeOf, busy, made, discarded, failures, fail] = ["files", false, [], [], [], undefined];
+  gaveWay = [];
   requests = [];
   failing = () => true;
   gone = false;
@@ -57,6 +59,7 @@ function stockOf(count: number): PreparedStock<Shape, One> {
       },
       isBusy: () => busy,
       onFailure: (error) => failures.push(error),
+      onGaveWay: (...told) => gaveWay.push(told),
     },
   });
 }
@@ -188,9 +191,13 @@ it("whoever lacks room gets all that those that wait have, and none is made for 
   take(shapeOf(2));
   await quiet();
   const beganMs = performance.now();
-  expect(await Promise.all([stock.giveWay(beganMs), stock.giveWay(beganMs)])).toEqual([true, true]);
+  const why = new Error("no room");
+  const both = [stock.giveWay(beganMs, why), stock.giveWay(beganMs, why)];
+  expect(await Promise.all(both)).toEqual([true, true]);
   expect(discarded).toHaveLength(4);
-  expect(await stock.giveWay(performance.now() + 1)).toBe(false);
+  expect(await stock.giveWay(performance.now() + 1, why)).toBe(false);
+  expect(gaveWay).toEqual([[4, why]]);
+  expect(stock.figures?.gaveWay).toBe(4);
   await quiet();
   expect(made).toHaveLength(4);
   await quiet();
@@ -231,17 +238,17 @@ it("at its end all that wait are removed, and nothing is made any more", async (
 });
 
 it("tells how many wait, what became of spawns, and how often none could be made", async () => {
-  expect(stock.figures).toEqual({ waiting: 0, claimed: 0, cold: 0, failed: 0 });
+  expect(stock.figures).toEqual({ waiting: 0, claimed: 0, cold: 0, failed: 0, gaveWay: 0 });
   fail = new Error("no room");
   take();
   stock.became("cold");
   await quiet();
-  expect(stock.figures).toEqual({ waiting: 0, claimed: 0, cold: 1, failed: 1 });
+  expect(stock.figures).toEqual({ waiting: 0, claimed: 0, cold: 1, failed: 1, gaveWay: 0 });
   fail = undefined;
   await vi.advanceTimersByTimeAsync(20_000);
   take();
   stock.became("claimed");
-  expect(stock.figures).toEqual({ waiting: 1, claimed: 1, cold: 1, failed: 1 });
+  expect(stock.figures).toEqual({ waiting: 1, claimed: 1, cold: 1, failed: 1, gaveWay: 0 });
 });
 
 it("0 prepares nothing", async () => {

@@ -19,6 +19,8 @@ export interface PreparedSite<Shape, One extends Waiting> {
   /** Whether somebody waits for the machine: nothing is made meanwhile. */
   isBusy(): boolean;
   onFailure(error: unknown): void;
+  /** So many that waited are being removed for somebody who found no room. */
+  onGaveWay(count: number, why: unknown): void;
 }
 
 interface Shelf<Shape, One> {
@@ -58,7 +60,7 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
   readonly #discarding = new Set<Promise<void>>();
   #making: Promise<void> | undefined;
   #timer: NodeJS.Timeout | undefined;
-  readonly #became = { claimed: 0, cold: 0, failed: 0 };
+  readonly #became = { claimed: 0, cold: 0, failed: 0, gaveWay: 0 };
   #gaveWayMs = Number.NEGATIVE_INFINITY;
   /** Of all shapes, those that are wanted meanwhile too. */
   #pausedUntilMs = 0;
@@ -146,14 +148,17 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
   /**
    * Somebody lacks what they may hold: all that wait are gone then, and none is made for a while.
    * @param sinceMs when the room was sought, by `performance.now()`.
+   * @param why what they met.
    * @returns whether there is more room than there was then.
    */
-  async giveWay(sinceMs: number): Promise<boolean> {
+  async giveWay(sinceMs: number, why: unknown): Promise<boolean> {
     await this.#making;
     const nowMs = performance.now();
     this.#pausedUntilMs = nowMs + pauseMs;
-    for (const shelf of this.#shelves.values())
-      for (const waiting of shelf.waiting.splice(0)) this.#discard(waiting);
+    const all = [...this.#shelves.values()].flatMap(({ waiting }) => waiting.splice(0));
+    for (const waiting of all) this.#discard(waiting);
+    this.#became.gaveWay += all.length;
+    if (all.length > 0) this.#site.onGaveWay(all.length, why);
     if (this.#discarding.size > 0) this.#gaveWayMs = nowMs;
     this.later(pauseMs);
     await Promise.all(this.#discarding);
