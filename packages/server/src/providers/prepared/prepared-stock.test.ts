@@ -227,6 +227,16 @@ it("one that ends while it waits is removed and made again", async () => {
   expect(discarded).toEqual(["prepared-0"]);
 });
 
+it("those that end as soon as they are made are left for a while, and it is told", async () => {
+  take();
+  const end = () => vi.advanceTimersByTimeAsync(60).then(() => made.at(-1)?.end.abort());
+  for (let times = 0; times < 600; times++) await end();
+  expect(made.length).toBeLessThan(40);
+  expect(failures.map(String)).toContain("Error: 7 that waited ended by themselves within 10 s");
+  await vi.advanceTimersByTimeAsync(160_000);
+  expect(stock.figures?.waiting).toBe(2);
+});
+
 it("at its end all that wait are removed, and nothing is made any more", async () => {
   take();
   await quiet();

@@ -29,6 +29,8 @@ interface Shelf<Shape, One> {
   /** In a row. */
   failures: number;
   pausedUntilMs: number;
+  /** When those that waited ended by themselves, of late. */
+  lostMs: number[];
 }
 
 const mostOf = {
@@ -36,6 +38,8 @@ const mostOf = {
   shapes: 3,
   /** Spawns that say which these are. */
   recent: 16,
+  /** That end by themselves within `pauseMs` and are made again at once. A launcher takes all of them along, and another one may. */
+  lost: (count: number) => 3 * count,
 } as const;
 
 /** Nobody wanted anything for so long: what is made then takes no processor from who waits. */
@@ -116,7 +120,7 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
     if (this.#recent.length > mostOf.recent) this.#recent.shift();
     const known = this.#shelves.get(key);
     if (known === undefined && !this.#makePlace(key)) return undefined;
-    const shelf = known ?? { shape, waiting: [], failures: 0, pausedUntilMs: 0 };
+    const shelf = known ?? { shape, waiting: [], failures: 0, pausedUntilMs: 0, lostMs: [] };
     this.#shelves.delete(key);
     this.#shelves.set(key, shelf);
     this.later();
@@ -211,11 +215,15 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
         made.ended.addEventListener("abort", () => this.#lost(shelf, made), { once: true });
       }
     } catch (error) {
-      shelf.pausedUntilMs = performance.now() + pauseMs * 2 ** Math.min(shelf.failures, mostDoublings);
-      shelf.failures += 1;
-      this.#became.failed += 1;
-      this.#site.onFailure(error);
+      this.#failed(shelf, error);
     }
+  }
+
+  #failed(shelf: Shelf<Shape, One>, error: unknown): void {
+    shelf.pausedUntilMs = performance.now() + pauseMs * 2 ** Math.min(shelf.failures, mostDoublings);
+    shelf.failures += 1;
+    this.#became.failed += 1;
+    this.#site.onFailure(error);
   }
 
   /** Of those that wait; whoever took one sees for itself. */
@@ -224,7 +232,18 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
     if (place < 0) return;
     shelf.waiting.splice(place, 1);
     this.#discard(waiting);
+    this.#noteLoss(shelf);
     this.later();
+  }
+
+  /** What ends as soon as it is made would else be made for ever. */
+  #noteLoss(shelf: Shelf<Shape, One>): void {
+    const nowMs = performance.now();
+    shelf.lostMs = [...shelf.lostMs.filter((ms) => nowMs - ms < pauseMs), nowMs];
+    if (shelf.lostMs.length <= mostOf.lost(this.#count)) return;
+    const count = shelf.lostMs.length;
+    shelf.lostMs = [];
+    this.#failed(shelf, new Error(`${count} that waited ended by themselves within ${pauseMs / 1_000} s`));
   }
 
   #clear(key: string, shelf: Shelf<Shape, One>): void {
