@@ -56,18 +56,3 @@ test("a rest ends by itself", async () => {
   await expect(rest()).resolves.toBe(undefined);
   await expect(rest()).resolves.toBe(undefined);
 });
-
-test("whoever begins whatever, a fourth of the time is left to what moves much", async () => {
-  const { clock, rests, rest } = setUp();
-  rests.begun("other");
-  const resting = rest();
-  clock.nowMs += 1.5;
-  rests.begun("other");
-  await resting;
-  expect(rest()).toBe(undefined);
-  clock.nowMs += 0.45;
-  rests.begun("other");
-  expect(rest()).toBe(undefined);
-  clock.nowMs += 0.1;
-  expect(rest()).toBeInstanceOf(Promise);
-});
