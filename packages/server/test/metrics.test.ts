@@ -82,6 +82,25 @@ test("a scrape tells of sandboxes made ahead, of providers that make some", asyn
   expect(samples.get('service_prepared_removed_total{provider="mock"}')).toBe(5);
 });
 
+test("a scrape tells of each guard that is switched on whether it is helpless", async () => {
+  await using server = await startTestServer({ provider: mockProvider });
+  const client = new TestClient(server.url);
+  const scraped = async () => {
+    const { text } = await client.call("GET", "/api/v1/metrics/prometheus");
+    return [...readExposition(text)].filter(([name]) => name.startsWith("service_guard_"));
+  };
+  expect(await scraped()).toEqual([]);
+  const guards = [
+    { guard: "disk", helpless: false },
+    { guard: "kernel_memory", helpless: true },
+  ];
+  Object.defineProperty(server.provider, "guards", { value: guards });
+  expect(await scraped()).toEqual([
+    ['service_guard_helpless{provider="mock",guard="disk"}', 0],
+    ['service_guard_helpless{provider="mock",guard="kernel_memory"}', 1],
+  ]);
+});
+
 test("figures of the rate limit, of quotas and of readers of events move", async () => {
   await using server = await startTestServer({
     provider: mockProvider,

@@ -92,6 +92,11 @@ export function exposeFigures(figures: Figures): string {
     ]),
   );
   text.gauge(
+    "service_guard_helpless",
+    "Whether a guard stops no sandbox though it may have to: it cannot look, or nobody is to blame.",
+    figures.guards.map(({ name, guard, helpless }) => [{ provider: name, guard }, helpless ? 1 : 0]),
+  );
+  text.gauge(
     "service_prepared_waiting",
     "Sandboxes that are made ahead and wait for somebody.",
     figures.madeAhead.map(({ name, figures: { waiting } }) => [{ provider: name }, waiting]),

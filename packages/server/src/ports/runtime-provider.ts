@@ -65,6 +65,8 @@ export interface RuntimeProvider extends AsyncDisposable {
   snapshots?(options: CallOptions): Promise<ImageSnapshot[]>;
   /** Of runtimes that are made ahead, since the start; undefined where it makes none. Does no I/O. */
   readonly madeAhead?: MadeAhead | undefined;
+  /** Of those that are switched on; absent: it has none. Does no I/O. */
+  readonly guards?: readonly GuardState[];
   /** Calls back when a runtime's way out is lost and had again; only where something beside the runtime keeps it. */
   onNetwork?(listener: (runtimeId: RuntimeId, change: NetworkChange) => void): () => void;
 }
@@ -89,6 +91,16 @@ export interface MadeAhead {
   failed: number;
   /** Those that waited and were removed because a spawn lacked what the machine has only so much of. */
   gaveWay: number;
+}
+
+/** What stops a runtime that takes too much of what all of them share. */
+export interface GuardState {
+  guard: "disk" | "memory" | "kernel_memory";
+  /**
+   * There are runtimes, and it stops none though it may have to: it cannot look, or too much is taken and none is to blame.
+   * Why is in the log. What it cannot see by its nature, as the disk of an engine elsewhere, is a note of `check` instead.
+   */
+  helpless: boolean;
 }
 
 /** What became of a runtime's network. */

@@ -4,6 +4,7 @@ import { basename, join } from "node:path";
 import { silentLogger } from "../../src/platform/logger.ts";
 import { type ImageStore, NotFound, type StoredImage } from "../../src/ports/index.ts";
 import { NativeProvider, type NativeProviderConfig } from "../../src/providers/native/index.ts";
+import type { MachineMemory } from "../../src/providers/native/uncounted-memory.ts";
 import { agentBinary } from "./agent-binary.ts";
 import { busyboxRootfs } from "./tiny-images.ts";
 
@@ -45,10 +46,16 @@ export function imagesOf(name: string, rootfs: string): ImageStore {
   };
 }
 
+/** In place of the machine's own. */
+interface Given {
+  launcher?: string;
+  machineMemory?: () => Promise<MachineMemory>;
+}
+
 /** A place for providers of one test file, with the busybox image. */
 export interface NativeHome {
   dataDir: string;
-  open(change?: Partial<NativeProviderConfig>, programs?: { launcher?: string }): NativeProvider;
+  open(change?: Partial<NativeProviderConfig>, given?: Given): NativeProvider;
   remove(): Promise<void>;
 }
 
@@ -58,7 +65,7 @@ export async function nativeHome(): Promise<NativeHome> {
   const rootfs = process.env.ALCOVE_TEST_ROOTFS ?? (await busyboxRootfs()).dir;
   return {
     dataDir,
-    open: (change, programs) => nativeProvider(dataDir, rootfs, change, programs),
+    open: (change, given) => nativeProvider(dataDir, rootfs, change, given),
     remove: async () => {
       await destroyAll(nativeProvider(dataDir, rootfs));
       await rm(dataDir, { recursive: true, force: true });
@@ -77,7 +84,7 @@ export function nativeProvider(
   dataDir: string,
   rootfs: string,
   change: Partial<NativeProviderConfig> = {},
-  programs: { launcher?: string } = {},
+  given: Given = {},
 ): NativeProvider {
   return new NativeProvider({
     config: { ...defaults, ...change },
@@ -86,7 +93,8 @@ export function nativeProvider(
     instanceId: `test${basename(dataDir).slice(-6)}`,
     images: imagesOf(testImage, rootfs),
     agentBinary: agentBinary("alcove-agent"),
-    launcherBinary: programs.launcher ?? agentBinary("alcove-launch"),
+    launcherBinary: given.launcher ?? agentBinary("alcove-launch"),
     logger: silentLogger,
+    ...(given.machineMemory && { machineMemory: given.machineMemory }),
   });
 }

@@ -36,7 +36,7 @@ export interface FigureSources {
   /** Monotonic, milliseconds. */
   startedMs: number;
   process: ProcessFigures;
-  registry: Pick<ProviderRegistry, "lastKnown" | "madeAhead">;
+  registry: Pick<ProviderRegistry, "lastKnown" | "madeAhead" | "guards">;
   sandboxes: Pick<SandboxService, "counts" | "figures" | "ready">;
   quotas: Pick<Quotas, "counts">;
   rateLimits: Pick<RateLimits, "totals">;
@@ -83,6 +83,7 @@ export interface Figures {
   readonly rateLimit: { readonly settings: Config["rateLimit"]; readonly totals: RateLimits["totals"] };
   readonly providers: readonly ProviderHealthEntry[];
   readonly madeAhead: ReturnType<ProviderRegistry["madeAhead"]>;
+  readonly guards: ReturnType<ProviderRegistry["guards"]>;
   readonly workers: readonly WorkerFigures[];
   readonly leases: {
     readonly total: number;
@@ -164,6 +165,7 @@ export class ServiceFigures {
       rateLimit: { settings: config.rateLimit, totals: rateLimits.totals },
       providers,
       madeAhead: this.#parts.registry.madeAhead(),
+      guards: this.#parts.registry.guards(),
       workers: this.#parts.workers.list(),
       leases: leasesOf(counts),
       sandboxes: withZeros(counts, providers),

@@ -4,6 +4,7 @@ import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import {
   type CallOptions,
   type Clock,
+  type GuardState,
   type MadeAhead,
   NotFound,
   type ProviderCheck,
@@ -215,6 +216,11 @@ export class ProviderRegistry {
     return this.all.flatMap(({ name, madeAhead }) =>
       madeAhead === undefined ? [] : [{ name, figures: madeAhead }],
     );
+  }
+
+  /** The guards of providers that have some, by name. */
+  guards(): ({ name: string } & GuardState)[] {
+    return this.all.flatMap(({ name, guards = [] }) => guards.map((state) => ({ name, ...state })));
   }
 
   /** @throws NotFound for a provider that is not enabled. */

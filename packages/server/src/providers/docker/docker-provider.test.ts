@@ -222,6 +222,7 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
   it("below min_free_mb of the engine's disk nothing is spawned, and check() says so", async () => {
     const { provider } = await open({ minFreeMb: 1_000_000_000 });
     await expect(provider.spawn(containerOf(), soon(30_000))).rejects.toThrow(StorageFull);
+    expect(provider.guards).toEqual([{ guard: "disk", helpless: false }]);
     expect((await provider.check(soon())).cannotSpawn).toMatch(
       /no sandbox can be made: .* free on the Docker Engine's disk.*providers.docker.min_free_mb/,
     );

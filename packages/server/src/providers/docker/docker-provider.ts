@@ -13,6 +13,7 @@ import {
   type CallOptions,
   type Clock,
   DomainError,
+  type GuardState,
   type InventoryEntry,
   type MadeAhead,
   type NetworkChange,
@@ -273,6 +274,10 @@ export class DockerProvider implements RuntimeProvider {
 
   get madeAhead(): MadeAhead | undefined {
     return this.#unprepared === undefined ? this.#prepared.figures : undefined;
+  }
+
+  get guards(): GuardState[] {
+    return this.#guard.states;
   }
 
   #preparedNotes(info: EngineInfo): string[] {

@@ -322,6 +322,7 @@ await describeWith(["linux", "root", "agent", "mkfs", "native", "busybox"], "Fir
     execFileSync("mount", ["-t", "tmpfs", "-o", "size=300M", "small", small]);
     try {
       const provider = await opened({ config: { dataDir: small, minFreeMb: 200 } });
+      expect(provider.guards).toEqual([{ guard: "disk", helpless: false }]);
       const spec = specOf();
       await provider.spawn(spec, soon());
       const told: string[] = [];

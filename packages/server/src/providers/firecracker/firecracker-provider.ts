@@ -9,6 +9,7 @@ import { exists, orMissing } from "../../platform/missing.ts";
 import { isAlive } from "../../platform/process-identity.ts";
 import {
   type CallOptions,
+  type GuardState,
   type ImageSnapshot,
   type ImageStore,
   type InventoryEntry,
@@ -193,6 +194,10 @@ export class FirecrackerProvider implements RuntimeProvider {
         return opening;
       },
     };
+  }
+
+  get guards(): GuardState[] {
+    return this.#guard.states;
   }
 
   async snapshots(_options: CallOptions): Promise<ImageSnapshot[]> {

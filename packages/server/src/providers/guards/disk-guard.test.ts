@@ -103,6 +103,56 @@ describe("the guard of the disk", () => {
     await expect(guard.refuseWhenShort()).rejects.toThrow(StorageFull);
   });
 
+  it("is helpless while space is short and nobody is to blame, and while it cannot look; none is told where it is off", async () => {
+    const helpless = [{ guard: "disk", helpless: true }];
+    const able = [{ guard: "disk", helpless: false }];
+    vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+    using _ = { [Symbol.dispose]: () => vi.useRealTimers() };
+    const there = [large];
+    let see = async (): Promise<DiskSpace | undefined> => space;
+    const looked = { looks: 0 };
+    await using guard = new DiskGuard({
+      minFreeMb: 100,
+      says: { where: "below data_dir", minFree: "providers.native.min_free_mb" },
+      logger: silentLogger,
+      running: () => there,
+      measure: async () => new Map([[large, 0]]),
+      space: () => {
+        looked.looks++;
+        return see();
+      },
+      stop: async () => undefined,
+    });
+    const nextLook = async () => {
+      const before = looked.looks;
+      while (looked.looks === before) await vi.advanceTimersByTimeAsync(250);
+      await vi.advanceTimersByTimeAsync(0);
+    };
+    expect(guard.states).toEqual(able);
+    guard.start();
+    await nextLook();
+    await nextLook();
+    expect(guard.states).toEqual(helpless);
+    free(1_000);
+    await nextLook();
+    expect(guard.states).toEqual(able);
+    see = () => Promise.reject(new Error("gone"));
+    await nextLook();
+    expect(guard.states).toEqual(helpless);
+    see = async () => space;
+    await nextLook();
+    expect(guard.states).toEqual(able);
+    free(50);
+    await nextLook();
+    await nextLook();
+    expect(guard.states).toEqual(helpless);
+    // There is nobody to stop.
+    there.pop();
+    expect(guard.states).toEqual(able);
+    await using off = open(0);
+    expect(off.states).toEqual([]);
+  });
+
   it("stops nobody at its first look: who was there before is not known to grow", async () => {
     await using guard = open();
     await write(large, 40);

@@ -1,6 +1,6 @@
 import { ignoreOutcome } from "../../platform/abortable.ts";
 import type { Logger } from "../../platform/logger.ts";
-import { guardStops, type RuntimeId, StorageFull } from "../../ports/index.ts";
+import { type GuardState, guardStops, type RuntimeId, StorageFull } from "../../ports/index.ts";
 import type { DiskSpace } from "./disk-space.ts";
 import { GrowthWindow } from "./growth-window.ts";
 import { RepeatedLook } from "./repeated-look.ts";
@@ -94,7 +94,7 @@ export class DiskGuard implements AsyncDisposable {
     this.#repeated = new RepeatedLook({
       look: () => this.look(),
       // One that is being destroyed runs on when that fails.
-      wanted: () => [...options.running(), ...(options.destroying?.() ?? [])].length > 0,
+      wanted: () => this.#anyThere,
       firstPauseMs: shortestPauseMs,
       failedPauseMs: longestPauseMs,
       blind: `what is free ${options.says.where}, or who wrote it, cannot be looked at, so that no sandbox is stopped for it`,
@@ -104,7 +104,14 @@ export class DiskGuard implements AsyncDisposable {
 
   /** Does nothing when it runs already, or when there is nothing to keep. */
   start(): void {
-    if (this.#minFreeMb > 0 || this.#limitMb > 0) this.#repeated.start();
+    if (this.#isOn) this.#repeated.start();
+  }
+
+  /** None where there is nothing to keep. Does no I/O. */
+  get states(): GuardState[] {
+    if (!this.#isOn) return [];
+    const helpless = this.#repeated.isBlind || (this.#blamedNobody && this.#anyThere);
+    return [{ guard: "disk", helpless }];
   }
 
   /** @throws StorageFull below the mark: a sandbox made now would be stopped soon. */
@@ -178,6 +185,14 @@ export class DiskGuard implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#repeated[Symbol.asyncDispose]();
     await Promise.allSettled([...this.#leaving.values()].map(({ gone }) => gone));
+  }
+
+  get #isOn(): boolean {
+    return this.#minFreeMb > 0 || this.#limitMb > 0;
+  }
+
+  get #anyThere(): boolean {
+    return [...this.#options.running(), ...(this.#options.destroying?.() ?? [])].length > 0;
   }
 
   /** Who writes fastest is seen when half of what lies between `watchFrom` and the mark is left: who grew later is known then. */

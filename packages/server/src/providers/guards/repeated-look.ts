@@ -30,6 +30,11 @@ export class RepeatedLook implements AsyncDisposable {
     this.#options = options;
   }
 
+  /** The last look failed, and there is something to look at. */
+  get isBlind(): boolean {
+    return this.#blindness !== undefined && this.#options.wanted();
+  }
+
   /** Does nothing when it runs already. */
   start(): void {
     if (this.#timer === undefined && !this.#closed) this.#lookAfter(this.#options.firstPauseMs);

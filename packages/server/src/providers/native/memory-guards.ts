@@ -2,7 +2,7 @@ import { access } from "node:fs/promises";
 import { join } from "node:path";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import type { Logger } from "../../platform/logger.ts";
-import { guardStops, type RuntimeId } from "../../ports/index.ts";
+import { type GuardState, guardStops, type RuntimeId } from "../../ports/index.ts";
 import type { Cgroups } from "./cgroups.ts";
 import { type Holder, kernelHoldings } from "./kernel-holdings.ts";
 import { mostInGroups, readKernelMemory } from "./kernel-memory.ts";
@@ -49,6 +49,7 @@ export class MemoryGuards implements AsyncDisposable {
     this.#guards = [
       new UncountedGuard({
         ...options,
+        name: "memory",
         stops: guardStops.memory,
         of: "what its sockets hold",
         memory: options.machineMemory ?? readMachineMemory,
@@ -59,6 +60,7 @@ export class MemoryGuards implements AsyncDisposable {
       }),
       new UncountedGuard({
         ...options,
+        name: "kernel_memory",
         stops: guardStops.kernelMemory,
         of: "what the kernel keeps for it",
         memory: readKernelMemory,
@@ -78,6 +80,10 @@ export class MemoryGuards implements AsyncDisposable {
 
   start(): void {
     for (const guard of this.#guards) guard.start();
+  }
+
+  get states(): GuardState[] {
+    return this.#guards.flatMap((guard) => guard.states);
   }
 
   /** Sees what is usual, before there is a runtime that could change it. */

@@ -11,6 +11,7 @@ import { messageOf } from "../../platform/message-of.ts";
 import {
   BadRequest,
   type CallOptions,
+  type GuardState,
   type ImageConfig,
   type ImageStore,
   type InventoryEntry,
@@ -171,6 +172,10 @@ export class NativeProvider implements RuntimeProvider {
 
   get madeAhead(): MadeAhead | undefined {
     return this.#site.madeAhead;
+  }
+
+  get guards(): GuardState[] {
+    return [...this.#guard.states, ...this.#memoryGuards.states];
   }
 
   async check(options: CallOptions): Promise<ProviderCheck> {

@@ -1,8 +1,10 @@
 import { readFile } from "node:fs/promises";
 import { expect, it } from "vitest";
 import { runScript } from "../../../test/support/attack-probe.ts";
+import { nativeHome, testImage } from "../../../test/support/native.ts";
 import { probedSandboxes, probePath } from "../../../test/support/native-sandboxes.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
+import { randomIds } from "../../platform/random-ids.ts";
 import { guardStops } from "../../ports/index.ts";
 import { readMachineMemory } from "./uncounted-memory.ts";
 
@@ -243,3 +245,29 @@ async function kernelMemory(): Promise<number> {
   const text = await readFile("/proc/meminfo", "utf8");
   return Number(/^SUnreclaim: +(\d+) kB$/m.exec(text)?.[1]) / 1024;
 }
+
+await describeWith(["root", "agent", "launcher", "native", "busybox"], "the guards of native", () => {
+  it("tell which of them is helpless, and none that is off", async () => {
+    const home = await nativeHome();
+    const memory = { totalMb: 10_000, uncountedMb: 300 };
+    try {
+      const config = { minFreeMb: 1, maxUncountedPercent: 10 };
+      await using provider = home.open(config, { machineMemory: async () => memory });
+      const helpless = () => provider.guards.filter((one) => one.helpless).map(({ guard }) => guard);
+      expect(provider.guards.map(({ guard }) => guard)).toEqual(["disk", "memory", "kernel_memory"]);
+      const spec = { runtimeId: randomIds.runtimeId(), sandboxId: randomIds.sandboxId(), image: testImage };
+      const signal = AbortSignal.timeout(30_000);
+      const sizes = { memoryMb: 64, vcpus: 1, env: {}, expiresInMs: 600_000, metadata: {} };
+      await provider.spawn({ ...spec, ...sizes }, { signal });
+      expect(helpless()).toEqual([]);
+      memory.uncountedMb = 5_000;
+      await expect.poll(helpless, { timeout: 10_000 }).toEqual(["memory"]);
+      await provider.destroy(spec.runtimeId, { signal });
+      expect(helpless()).toEqual([]);
+      await using off = home.open({ minFreeMb: 0, maxUncountedPercent: 0 });
+      expect(off.guards).toEqual([]);
+    } finally {
+      await home.remove();
+    }
+  });
+});

@@ -18,7 +18,7 @@ function guarded(
     [one, 0],
     [two, 0],
   ]);
-  const memory = { totalMb: 10_000, uncountedMb: 300 };
+  const memory = { totalMb: 10_000, uncountedMb: 300, fails: false };
   const counted = { mb: 0, seenAtMb: [] as number[] };
   const stopped: string[] = [];
   const destroying = new Set<RuntimeId>();
@@ -32,12 +32,16 @@ function guarded(
     running: () => holdings.keys(),
     destroying: () => destroying,
     stops: "stopped: what it has ",
+    name: "memory",
     of: "what it has",
     holdings: async (ids) => {
       read++;
       return new Map(ids.map((id) => [id, (holdings.get(id) ?? 0) * mb]));
     },
-    memory: async () => memory,
+    memory: async () => {
+      if (memory.fails) throw new Error("hidden");
+      return memory;
+    },
     counted: async () => counted.mb * mb,
     ...(options.leastCountedMb !== undefined && {
       leastCounted: async () => (options.leastCountedMb ?? 0) * mb,
@@ -94,6 +98,68 @@ describe("the guard of what is counted for nobody", () => {
       expect(told.slice(2)).toEqual([expect.stringMatching(/^memory.usual .*\(what it has\)$/)]);
     } finally {
       clock.mockRestore();
+    }
+  });
+
+  it("is helpless while nobody is to blame and there is somebody to stop", async () => {
+    const { guard, holdings, memory, stopped } = guarded();
+    const helpless = async () => {
+      await guard.look();
+      return guard.states;
+    };
+    expect(await helpless()).toEqual([{ guard: "memory", helpless: false }]);
+    memory.uncountedMb = 1_500;
+    expect(await helpless()).toEqual([{ guard: "memory", helpless: true }]);
+    // It comes and goes about the most that may be.
+    memory.uncountedMb = 1_290;
+    expect(await helpless()).toEqual([{ guard: "memory", helpless: true }]);
+    memory.uncountedMb = 400;
+    expect(await helpless()).toEqual([{ guard: "memory", helpless: false }]);
+    memory.uncountedMb = 1_500;
+    expect(await helpless()).toEqual([{ guard: "memory", helpless: true }]);
+    // More, so that it does not rest after the look in vain.
+    memory.uncountedMb = 1_700;
+    holdings.set(one, 1_600);
+    expect(await helpless()).toEqual([{ guard: "memory", helpless: false }]);
+    expect(stopped).toHaveLength(1);
+    expect(guarded({ maxPercent: 0 }).guard.states).toEqual([]);
+  });
+
+  it("is helpless while it waits for more after a stop that did not help", async () => {
+    const clock = vi.spyOn(performance, "now").mockReturnValue(0);
+    try {
+      const { guard, holdings, memory } = guarded();
+      await guard.look();
+      memory.uncountedMb = 1_500;
+      holdings.set(one, 900);
+      await guard.look();
+      await guard.look();
+      expect(guard.states).toEqual([{ guard: "memory", helpless: false }]);
+      clock.mockReturnValue(20_000);
+      await guard.look();
+      expect(guard.states).toEqual([{ guard: "memory", helpless: true }]);
+      holdings.clear();
+      expect(guard.states).toEqual([{ guard: "memory", helpless: false }]);
+    } finally {
+      clock.mockRestore();
+    }
+  });
+
+  it("is helpless while the machine's memory cannot be looked at", async () => {
+    vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+    try {
+      const { guard: made, memory } = guarded();
+      await using guard = made;
+      memory.fails = true;
+      guard.start();
+      expect(guard.states).toEqual([{ guard: "memory", helpless: false }]);
+      await vi.advanceTimersByTimeAsync(1_000);
+      expect(guard.states).toEqual([{ guard: "memory", helpless: true }]);
+      memory.fails = false;
+      await vi.advanceTimersByTimeAsync(3_000);
+      expect(guard.states).toEqual([{ guard: "memory", helpless: false }]);
+    } finally {
+      vi.useRealTimers();
     }
   });
 

@@ -1,6 +1,6 @@
 import type { Logger } from "../../platform/logger.ts";
 import { sumOf } from "../../platform/sum-of.ts";
-import type { RuntimeId } from "../../ports/index.ts";
+import type { GuardState, RuntimeId } from "../../ports/index.ts";
 import { logStop, RepeatedLook } from "../guards/index.ts";
 import type { MachineMemory } from "./uncounted-memory.ts";
 import type { UsualMemory } from "./usual-memory.ts";
@@ -36,6 +36,8 @@ const worthWritingMb = 16;
 
 interface UncountedGuardOptions {
   maxPercent: number;
+  /** What it is called in figures. */
+  name: GuardState["guard"];
   /** How the reason begins that a runtime is stopped for. */
   stops: string;
   /** What it is blind for when the machine's memory cannot be looked at. */
@@ -82,6 +84,8 @@ export class UncountedGuard implements AsyncDisposable {
   #inVain = 0;
   /** How many there were since it has grown, and when the next one is to be, unless more has. */
   #rest: { grownMb: number; looks: number; untilMs: number } | undefined;
+  /** Since one of those, until somebody is to blame or it is over. */
+  #blamesNobody = false;
   /** When that was told last. */
   #toldMs: number | undefined;
   /** When somebody was first waited for that is being destroyed, since too much has grown. */
@@ -104,6 +108,13 @@ export class UncountedGuard implements AsyncDisposable {
   /** Does nothing when it runs already, or when nothing is to be guarded. */
   start(): void {
     if (this.#options.maxPercent > 0) this.#repeated.start();
+  }
+
+  /** None where nothing is to be guarded. Does no I/O. */
+  get states(): GuardState[] {
+    if (this.#options.maxPercent === 0) return [];
+    const isOver = this.#blamesNobody || this.#stopped?.told === true;
+    return [{ guard: this.#options.name, helpless: this.#repeated.isBlind || (isOver && this.#anyRunning) }];
   }
 
   /** Sees what is usual before there is a runtime that could change it. */
@@ -135,6 +146,7 @@ export class UncountedGuard implements AsyncDisposable {
       // What goes up and down about the most that may be is no help of whoever was stopped, and not over.
       if (grownMb <= mostMb * (1 - furtherShare)) {
         this.#stopped = undefined;
+        this.#blamesNobody = false;
         this.#tellUsual(grownMb);
       }
       return pauseMs;
@@ -150,12 +162,14 @@ export class UncountedGuard implements AsyncDisposable {
     const worst = this.#worst(holdings);
     const grown = `${Math.round(grownMb)} MB of the machine's memory are in use and counted for nobody`;
     if (worst === undefined || sumOf(holdings.values()) / 2 ** 20 < grownMb / 2) {
+      this.#blamesNobody = true;
       this.#tellUncounted(grown, { uncountedMb, usualMb });
       this.#inVain++;
       this.#restAfter(grownMb, mostMb);
       return Math.max(longPauseMs, pausesOfLook * (performance.now() - beganMs));
     }
     if (performance.now() - beganMs > longPauseMs && !(await this.#isStillMore(mostMb))) return pauseMs;
+    this.#blamesNobody = false;
     await this.#end(worst[0], worst[1] / 2 ** 20, grown);
     this.#stopped = { grownMb, atMs: performance.now(), told: false };
     return pauseMs;
