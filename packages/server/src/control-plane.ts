@@ -45,6 +45,7 @@ import { randomIds } from "./platform/random-ids.ts";
 import { systemClock } from "./platform/system-clock.ts";
 import { thisMachine } from "./platform/this-machine.ts";
 import type { Store } from "./ports/store.ts";
+import { restsEverywhere } from "./providers/agent/index.ts";
 import { openTracer } from "./telemetry/open-tracer.ts";
 
 const destroyAllDeadlineMs = 60_000;
@@ -295,6 +296,7 @@ export async function openControlPlane(options: {
       workers,
       drain,
       execs,
+      rests: restsEverywhere,
       responses,
       previews,
       descriptors: opened.use(new DescriptorFigures({ clock: systemClock })),

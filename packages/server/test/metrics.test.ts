@@ -1,4 +1,5 @@
 import { expect, test, vi } from "vitest";
+import { restsEverywhere } from "../src/providers/agent/index.ts";
 import { readExposition } from "./support/exposition.ts";
 import { eventually, TestClient } from "./support/http.ts";
 import { mockProvider } from "./support/providers.ts";
@@ -99,6 +100,19 @@ test("a scrape tells of each guard that is switched on whether it is helpless", 
     ['service_guard_helpless{provider="mock",guard="disk"}', 0],
     ['service_guard_helpless{provider="mock",guard="kernel_memory"}', 1],
   ]);
+});
+
+test("a scrape counts the rests of transfers", async () => {
+  await using server = await startTestServer({ provider: mockProvider });
+  const client = new TestClient(server.url);
+  const rests = async () => {
+    const { text } = await client.call("GET", "/api/v1/metrics/prometheus");
+    return readExposition(text).get("service_transfer_rests_total");
+  };
+  const before = await rests();
+  restsEverywhere.begun("who begins a command");
+  expect(restsEverywhere.rest("who moves much", () => undefined)).toBe(true);
+  expect(await rests()).toBe((before ?? Number.NaN) + 1);
 });
 
 test("figures of the rate limit, of quotas and of readers of events move", async () => {

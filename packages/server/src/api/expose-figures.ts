@@ -126,6 +126,11 @@ export function exposeFigures(figures: Figures): string {
     figures.defaults.maxSandboxes,
   );
   text.gauge("service_execs_running", "Commands that run.", figures.runningExecs);
+  text.counter(
+    "service_transfer_rests_total",
+    "Times that a transfer of output, files or previews rested while others began commands.",
+    figures.transferRests,
+  );
   text.gauge("service_sandboxes_by_state_total", "Sandboxes there are.", by("state", sandboxes.byState));
   text.gauge(
     "service_sandboxes_by_provider_total",

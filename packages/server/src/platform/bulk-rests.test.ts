@@ -50,6 +50,17 @@ test("all that rest go on once the next work of others is on its way", async () 
   expect(over).toBe(3);
 });
 
+test("rests are counted, and pieces after which nobody rests are not", async () => {
+  const { clock, rests, rest } = setUp();
+  rest();
+  expect(rests.total).toBe(0);
+  rests.begun("other");
+  await Promise.all([rest(), rest()]);
+  clock.nowMs += 2;
+  rest();
+  expect(rests.total).toBe(2);
+});
+
 test("a rest ends by itself", async () => {
   const { rests, rest } = setUp();
   rests.begun("other");

@@ -15,12 +15,18 @@ export class BulkRests {
   #beforeMs = Number.NEGATIVE_INFINITY;
   #resting: (() => void)[] = [];
   #timer: NodeJS.Timeout | undefined;
+  #total = 0;
   /** They go on as soon as what goes on now is through. */
   #waking = false;
 
   /** @param options.now milliseconds. */
   constructor(options: { now?: () => number } = {}) {
     this.#now = options.now ?? (() => performance.now());
+  }
+
+  /** Rests there were, those that are not over included. */
+  get total(): number {
+    return this.#total;
   }
 
   /** Something short was sent on its way for `who`. */
@@ -43,6 +49,7 @@ export class BulkRests {
   rest(who: string, goOn: () => void): boolean {
     const othersMs = this.#last === who ? this.#beforeMs : this.#lastMs;
     if (this.#now() - othersMs >= aboutMs) return false;
+    this.#total++;
     this.#resting.push(goOn);
     this.#timer ??= setTimeout(() => this.#wake(), aboutMs);
     return true;

@@ -1,5 +1,6 @@
 import type { Config } from "../../config/config.ts";
 import { abortable } from "../../platform/abortable.ts";
+import type { BulkRests } from "../../platform/bulk-rests.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { DescriptorFigures } from "../../platform/descriptors.ts";
 import type { DiskFigure, DiskFigures } from "../../platform/disk-figures.ts";
@@ -49,6 +50,8 @@ export interface FigureSources {
   /** Why nothing new can be written down; undefined when it can. */
   storeRefusal?: () => string | undefined;
   execs: Pick<ExecService, "running">;
+  /** Of what moves much, while others begin commands. */
+  rests: Pick<BulkRests, "total">;
   responses: Pick<ResponseCounts, "all">;
   disks: Pick<DiskFigures, "all">;
   descriptors: Pick<DescriptorFigures, "all">;
@@ -102,6 +105,8 @@ export interface Figures {
   readonly draining: boolean;
   /** Commands that run. */
   readonly runningExecs: number;
+  /** Times that what moves much of a sandbox has rested while others began commands. */
+  readonly transferRests: number;
   readonly responses: ResponseCounts["all"];
   readonly commits: Latencies;
   readonly disks: readonly DiskFigure[];
@@ -176,6 +181,7 @@ export class ServiceFigures {
       ready: takesSpawns && this.#parts.storeRefusal?.() === undefined,
       draining,
       runningExecs: this.#parts.execs.running,
+      transferRests: this.#parts.rests.total,
       responses: this.#parts.responses.all,
       commits: this.#parts.store.commits,
       previews: { ...this.#parts.previews.counts.all, connections: this.#parts.previews.places.taken },

@@ -44,7 +44,7 @@ const lastingEverywhere = new SharedPlaces({
 /** What agents say is dealt with a little in each turn of the loop, over all connections of this process. */
 const turnsEverywhere = new FairTurns();
 /** Who moves much rests while commands of others begin, likewise. */
-const restsEverywhere = new BulkRests();
+export const restsEverywhere = new BulkRests();
 /** What somebody waits for, and costs whoever begins it a process: input costs nothing, and could be sent all the time to slow others down. */
 const isShort: ReadonlySet<AgentOperationName> = new Set(["exec.start"]);
 /** A place that lasts may be held for ever. */

@@ -1,7 +1,7 @@
 export { AgentClient, type AgentConfigure, type AgentInfo, type AgentRenewal } from "./agent-client.ts";
 export { storeAgent, storedAgentPath } from "./agent-store.ts";
 export { agentCapabilities } from "./capabilities.ts";
-export type { AgentDialer } from "./channel.ts";
+export { type AgentDialer, restsEverywhere } from "./channel.ts";
 export { type PinnedUnixDialer, pinnedUnixDialer, unixDialer } from "./dialers.ts";
 export type { CommandGroups } from "./exec-operations.ts";
 export { type HeldAgent, holdAgent } from "./held-agent.ts";
