@@ -9,7 +9,6 @@ import { WebSocket } from "ws";
 import { loggerSettings } from "../src/platform/logger.ts";
 import { StorageFull } from "../src/ports/errors.ts";
 import { MemoryFiles } from "../src/providers/mock/memory-files.ts";
-import { MockProvider } from "../src/providers/mock/mock-provider.ts";
 import { eventually, openRequest, TestClient } from "./support/http.ts";
 import { mockProvider } from "./support/providers.ts";
 import { startTestServer, type TestServer } from "./support/test-server.ts";
@@ -44,16 +43,9 @@ const requestLine = (requestId: string) =>
 
 test("a spawn tells what the machine calls its control groups, where that is another name than the runtime's", async () => {
   await client.call("POST", "/api/v1/sandboxes", {});
-  const spawn = MockProvider.prototype.spawn;
-  vi.spyOn(MockProvider.prototype, "spawn").mockImplementation(async function (
-    this: MockProvider,
-    ...given: Parameters<MockProvider["spawn"]>
-  ) {
-    return { ...(await spawn.apply(this, given)), controlGroup: "prepared-1" };
-  });
+  Object.defineProperty(server.provider, "controlGroup", { value: () => "prepared-1" });
   await client.call("POST", "/api/v1/sandboxes", {});
   expect(of("sandbox.spawn").map((line) => line.control_group)).toEqual([undefined, "prepared-1"]);
-  vi.restoreAllMocks();
 });
 
 test("one line for each thing that happens to a sandbox, with the request that asked for it", async () => {

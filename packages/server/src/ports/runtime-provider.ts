@@ -57,6 +57,8 @@ export interface RuntimeProvider extends AsyncDisposable {
    * @throws RuntimeGone when the runtime is not connected or has ended; which of the two, `inventory` says.
    */
   sandbox(runtimeId: RuntimeId): SandboxOperations;
+  /** What the machine knows the control groups of a connected runtime by, where that is another name than the runtime's. Does no I/O. */
+  controlGroup?(runtimeId: RuntimeId): string | undefined;
   /** Console lines, newest last: the agent's and what booting wrote. */
   logs(runtimeId: RuntimeId, options: CallOptions & { lines: number }): Promise<string[]>;
   /** Calls back when a runtime seems to have ended without `destroy`; `inventory` confirms it. @returns how to stop listening. */
@@ -153,8 +155,6 @@ export interface SpawnedRuntime {
   image: string;
   /** Given by the provider, in place of the proposed one. */
   runtimeId?: RuntimeId;
-  /** What the machine knows its control groups by, where that is another name than the runtime's. */
-  controlGroup?: string;
 }
 
 export interface InventoryEntry {

@@ -1,5 +1,6 @@
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { CallerGone } from "../../platform/deadline.ts";
+import { silentLogger } from "../../platform/logger.ts";
 import { ProviderError, type RuntimeId, type SandboxId, Unavailable } from "../../ports/index.ts";
 import { settle } from "../testing/fake-clock.ts";
 import { forever, Harness, testDefaults } from "../testing/harness.ts";
@@ -32,6 +33,27 @@ describe("the first pass", () => {
         data: { action: "adopted_runtime", provider: "scripted", image: "scripted:1" },
       },
     ]);
+  });
+
+  it("tells of what it adopts what the machine calls its control groups, where that is another name than the runtime's", async () => {
+    const first = await life().start();
+    const { id } = await first.spawn();
+    const { id: other } = await first.spawn();
+    await end(first);
+    const info = vi.spyOn(silentLogger, "info");
+    using _ = { [Symbol.dispose]: () => info.mockRestore() };
+    const second = life();
+    const groups = new Map([[(await store.sandboxes.get(id))?.runtimeId, "prepared-1"]]);
+    Object.defineProperty(second.provider, "controlGroup", { value: (of: RuntimeId) => groups.get(of) });
+    await second.start();
+    const told = info.mock.calls.map(([line]) => line as unknown as Record<string, unknown>);
+    const adopted = told.filter(({ event }) => event === "sandbox.adopt");
+    expect(new Map(adopted.map((line) => [line.sandbox_id, line.control_group]))).toEqual(
+      new Map([
+        [id, "prepared-1"],
+        [other, undefined],
+      ]),
+    );
   });
 
   it("keeps spawns waiting until it is done, as long as their callers wait", async () => {

@@ -378,7 +378,9 @@ export class RecoverFlow {
     events.emit({ type: "reconcile.action", sandboxId, ownerId, data });
     live.start(entry, "adopted");
     const durationMs = clock.monotonicMs() - startedMs;
-    logSandbox(logger, entry.row, { event: "sandbox.adopt", outcome: "ok", durationMs }, "sandbox adopted");
+    const controlGroup = provider.controlGroup?.(entry.runtimeId);
+    const happened = { event: "sandbox.adopt", outcome: "ok", durationMs, controlGroup } as const;
+    logSandbox(logger, entry.row, happened, "sandbox adopted");
   }
 
   async #tellExpiry(entry: LiveSandbox, operations: SandboxOperations): Promise<void> {

@@ -194,7 +194,7 @@ export class SpawnFlow {
         ...(slot && pool.runtime(slot, plan.provider)),
       };
       const traits = { "alcove.sandbox.id": entry.row.id, "alcove.provider": plan.provider.name };
-      const { image, controlGroup } = await traced("spawn provider", traits, async () => {
+      const { image } = await traced("spawn provider", traits, async () => {
         const { runtimeId, ...made } = await this.#provide(spec, plan, {
           signal: options.signal,
           ...withSpans(options.onStage, clock),
@@ -219,6 +219,7 @@ export class SpawnFlow {
       const durationMs = since(clock, startedMs);
       this.#context.operations.succeeded("spawn", entry.row.provider, durationMs);
       this.#context.registry.spawned(entry.row.provider);
+      const controlGroup = plan.provider.controlGroup?.(entry.runtimeId);
       const happened = { event: "sandbox.spawn", outcome: "ok", durationMs, controlGroup } as const;
       logSandbox(logger, entry.row, happened, "sandbox spawned");
       return entry.row;

@@ -114,11 +114,13 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
     expect(warm).toEqual(cold);
   });
 
-  it("are spawned with the name of their groups, which is not theirs", async () => {
+  it("are told with the name of their groups, which is not theirs", async () => {
     const [first, second] = [specOf(), specOf()];
     expect(await provider.spawn(first, soon())).toEqual({ image: testImage });
     await prepares.until(home.dataDir, 2);
-    const { controlGroup } = await provider.spawn(second, soon());
+    expect(provider.controlGroup(first.runtimeId)).toBe(undefined);
+    await provider.spawn(second, soon());
+    const controlGroup = provider.controlGroup(second.runtimeId);
     expect(controlGroup).toMatch(/^prepared-/);
     expect(await groupsHere()).toContain(controlGroup);
   });
@@ -299,6 +301,7 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
     const { claimed: one } = await claimed();
     await using next = home.open();
     await next.adopt(one.runtimeId, soon());
+    expect(next.controlGroup(one.runtimeId)).toMatch(/^prepared-/);
     const { output } = await runScript(next.sandbox(one.runtimeId), "hostname");
     expect(output.trim()).toBe(one.sandboxId);
     expect((await next.sandbox(one.runtimeId).stats(soon())).memoryLimitBytes).toBe(96 << 20);

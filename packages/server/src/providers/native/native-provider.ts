@@ -259,7 +259,7 @@ export class NativeProvider implements RuntimeProvider {
   ): Promise<SpawnedRuntime> {
     options.signal.throwIfAborted();
     const known = this.#connected.get(spec.runtimeId);
-    if (known !== undefined) return spawnedAs(known.record.image, known.record);
+    if (known !== undefined) return { image: known.record.image };
     this.#refuseWiderNetwork(spec);
     const ground = await this.#site.readyToLaunch().catch(async (error: unknown) => {
       throw await toldFailure(error);
@@ -284,7 +284,7 @@ export class NativeProvider implements RuntimeProvider {
     if (failure !== undefined && (await this.#site.mend(ground, root, image)))
       failure = await this.#startOrUndo(ground, filled, root, options);
     if (failure !== undefined) throw await toldFailure(failure.error);
-    return spawnedAs(image, this.#connected.get(spec.runtimeId)?.record);
+    return { image };
   }
 
   /** @returns why it did not start, and nothing of it is left then; rejects only when it was aborted. */
@@ -380,6 +380,12 @@ export class NativeProvider implements RuntimeProvider {
     const found = this.#connected.get(runtimeId);
     if (found === undefined) throw new RuntimeGone(`native runtime ${runtimeId} is not running`);
     return found.operations;
+  }
+
+  /** One that was made ahead keeps the groups of then. */
+  controlGroup(runtimeId: RuntimeId): string | undefined {
+    const name = basename(this.#connected.get(runtimeId)?.record.cgroup?.dirs[0]?.path ?? "");
+    return name === "" || name === runtimeId ? undefined : name;
   }
 
   async logs(runtimeId: RuntimeId, options: CallOptions & { lines: number }): Promise<string[]> {
@@ -624,17 +630,6 @@ export class NativeProvider implements RuntimeProvider {
 function commandsOf(record: RuntimeRecord | undefined): StandingStill | undefined {
   if (!record?.cgroup || record.sandbox === undefined) return undefined;
   return new StandingStill(record.cgroup, record.sandbox.vcpus);
-}
-
-function spawnedAs(image: string, record: RuntimeRecord | undefined): SpawnedRuntime {
-  const controlGroup = otherGroup(record);
-  return { image, ...(controlGroup !== undefined && { controlGroup }) };
-}
-
-/** One that was made ahead keeps the groups of then. */
-function otherGroup(record: RuntimeRecord | undefined): string | undefined {
-  const name = basename(record?.cgroup?.dirs[0]?.path ?? "");
-  return name === "" || name === record?.runtimeId ? undefined : name;
 }
 
 function defaultsOf(config: ImageConfig, spec: RuntimeSpec): { user?: string; workdir?: string } {
