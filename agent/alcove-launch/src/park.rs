@@ -4,11 +4,13 @@
 //!
 //! States: being made; parked, from its answer on; claimed, from the moment that the request is handed to it; running, which is
 //! a launch that has come to its end. Until then the agent dies with the one that made it, and that with the launcher: a
-//! death at any point leaves a directory that says what to undo, and no process.
+//! death at any point leaves a directory that says what to undo, and no process. One that is claimed and says nothing for
+//! `SILENCE` is killed by the launcher: then its claim comes to nothing, now and later.
 //! `docs/decisions/native-prepared.md` has what becomes of each.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use crate::error::{AtStep, Result, StepError};
 use crate::folder::{self, Ready};
@@ -21,31 +23,64 @@ const STEP: &str = "claim";
 /// Sent by who has answered a claim.
 const ANSWERED: u8 = b'A';
 
+/// A claim takes milliseconds. Who has not answered for so long is stopped, or gets nothing of the machine, and a launch from the
+/// beginning is under way sooner than it is back.
+const SILENCE: Duration = Duration::from_secs(3);
+
 /// The launcher's side: whom to hand a claim to, and who owes an answer.
 #[derive(Default)]
 pub struct Parked {
-    waiting: Vec<(String, OwnedFd)>,
-    /// By the numbers of their requests.
-    claimed: Vec<(u64, OwnedFd)>,
+    waiting: Vec<(String, Maker)>,
+    claimed: Vec<Claimed>,
+}
+
+/// A process that prepares, or has prepared.
+struct Maker {
+    socket: OwnedFd,
+    /// None where it could not be had: such a one is given all the time that a request has.
+    process: Option<OwnedFd>,
+}
+
+struct Claimed {
+    /// Of its request.
+    id: u64,
+    maker: Maker,
+    since: Instant,
+    killed: bool,
+}
+
+impl Claimed {
+    /// How long from now its patience is at its end; none where there is nothing to be done then.
+    fn due(&self) -> Option<Duration> {
+        let may_be = self.maker.process.is_some() && !self.killed;
+        may_be.then(|| SILENCE.saturating_sub(self.since.elapsed()))
+    }
 }
 
 impl Parked {
     /// @returns where the process that prepares it listens.
     pub fn add(&mut self, dir: &str) -> Result<OwnedFd> {
-        self.waiting.retain(|(_, socket)| !ended(socket.as_raw_fd()));
+        self.waiting.retain(|(_, maker)| !ended(maker.socket.as_raw_fd()));
         let (ours, theirs) = sys::message_pair().at(STEP, "socketpair")?;
-        self.waiting.push((dir.to_owned(), ours));
+        self.waiting.push((dir.to_owned(), Maker { socket: ours, process: None }));
         Ok(theirs)
+    }
+
+    /// Who prepares what was added last, just begun.
+    pub fn made_by(&mut self, pid: i32) {
+        if let Some((_, maker)) = self.waiting.last_mut() {
+            maker.process = sys::pidfd_open(pid).ok();
+        }
     }
 
     /// Hands a request over whole, or not at all, without waiting for anybody. Whom it was for is nobody else's from then on.
     pub fn hand_over(&mut self, id: u64, dir: &str, line: &[u8]) -> Result<()> {
         let place = self.waiting.iter().position(|(known, _)| known == dir);
         let found = place.map(|place| self.waiting.swap_remove(place));
-        let (_, socket) = found.ok_or_else(|| StepError::new(STEP, format!("{dir} is not prepared")))?;
-        match sys::send_now(socket.as_raw_fd(), line).at(STEP, dir)? {
+        let (_, maker) = found.ok_or_else(|| StepError::new(STEP, format!("{dir} is not prepared")))?;
+        match sys::send_now(maker.socket.as_raw_fd(), line).at(STEP, dir)? {
             count if count == line.len() => {
-                self.claimed.push((id, socket));
+                self.claimed.push(Claimed { id, maker, since: Instant::now(), killed: false });
                 Ok(())
             }
             count => Err(StepError::new(STEP, format!("{dir} took {count} bytes of {}", line.len()))),
@@ -54,18 +89,43 @@ impl Parked {
 
     /// Readable when who owes an answer gave it, or has ended.
     pub fn owing(&self) -> impl Iterator<Item = RawFd> {
-        self.claimed.iter().map(|(_, socket)| socket.as_raw_fd())
+        self.claimed.iter().map(|claimed| claimed.maker.socket.as_raw_fd())
     }
 
-    /// @returns the numbers of claims that nobody will answer.
-    pub fn collect(&mut self) -> Vec<u64> {
+    /// How long from now somebody who owes an answer is to be killed.
+    pub fn due(&self) -> Option<Duration> {
+        self.claimed.iter().filter_map(Claimed::due).min()
+    }
+
+    /// Kills who owes an answer for too long. `collect` tells of that once it is gone: what it was about to do would else be done
+    /// to what comes in its place.
+    pub fn end_silent(&mut self) {
+        for claimed in &mut self.claimed {
+            if claimed.due() != Some(Duration::ZERO) {
+                continue;
+            }
+            if let Some(process) = &claimed.maker.process {
+                // One that has ended meanwhile is told by its socket as well.
+                let _ = sys::pidfd_kill(process.as_raw_fd());
+                claimed.killed = true;
+            }
+        }
+    }
+
+    /// @returns the numbers of claims that nobody will answer, and why not.
+    pub fn collect(&mut self) -> Vec<(u64, StepError)> {
         let mut lost = Vec::new();
-        self.claimed.retain(|(id, socket)| {
-            if !ended(socket.as_raw_fd()) {
+        self.claimed.retain(|Claimed { id, maker, killed, .. }| {
+            if !ended(maker.socket.as_raw_fd()) {
                 return true;
             }
-            if receive(socket.as_raw_fd()).ok().as_deref() != Some(&[ANSWERED]) {
-                lost.push(*id);
+            if receive(maker.socket.as_raw_fd()).ok().as_deref() != Some(&[ANSWERED]) {
+                let why = if *killed {
+                    format!("who prepared the sandbox said nothing for {} ms", SILENCE.as_millis())
+                } else {
+                    "who prepared the sandbox ended over it".to_owned()
+                };
+                lost.push((*id, StepError::new(STEP, why)));
             }
             false
         });
@@ -195,6 +255,41 @@ fn receive(socket: RawFd) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
+    fn numbers(lost: Vec<(u64, StepError)>) -> Vec<u64> {
+        lost.into_iter().map(|(id, _)| id).collect()
+    }
+
+    #[test]
+    fn who_says_nothing_to_a_claim_is_killed_and_only_then_is_that_told() {
+        let mut parked = Parked::default();
+        let (still, lively) = (parked.add("/a").expect("a place"), parked.add("/b").expect("a place"));
+        // With the other end, as the process that prepares has it.
+        let mut process = std::process::Command::new("sleep").arg("60").stdin(still).spawn().expect("sleep");
+        parked.waiting.swap(0, 1);
+        parked.made_by(process.id() as i32);
+        assert_eq!(parked.due(), None);
+        for (id, dir) in [(7, "/a"), (8, "/b")] {
+            parked.hand_over(id, dir, b"claim").expect("handed over");
+        }
+        assert!(parked.due().is_some_and(|due| due > SILENCE / 2));
+        parked.end_silent();
+        assert!(process.try_wait().expect("its state").is_none());
+
+        parked.claimed[0].since -= SILENCE;
+        assert_eq!(parked.due(), Some(Duration::ZERO));
+        parked.end_silent();
+        assert_eq!(parked.due(), None);
+        process.wait().expect("its end");
+        let lost = parked.collect();
+        assert!(lost[0].1.message.contains("said nothing"), "{}", lost[0].1);
+        assert_eq!(numbers(lost), [7]);
+        // Of which no process is known.
+        parked.claimed[0].since -= SILENCE;
+        assert_eq!(parked.due(), None);
+        drop(lively);
+        assert_eq!(numbers(parked.collect()), [8]);
+    }
+
     #[test]
     fn a_claim_goes_to_whom_it_is_for_whole_and_once() {
         let mut parked = Parked::default();
@@ -206,7 +301,7 @@ mod tests {
         assert!(parked.hand_over(7, "/b", &line).is_err());
         assert!(parked.collect().is_empty());
         drop(second);
-        assert_eq!(parked.collect(), [7]);
+        assert_eq!(numbers(parked.collect()), [7]);
         drop(first);
         assert!(parked.hand_over(8, "/a", &line).is_err());
     }

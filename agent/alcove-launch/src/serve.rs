@@ -116,13 +116,14 @@ fn pool_of(arguments: &[String]) -> Result<Option<Pool>> {
     }
 }
 
-/// @returns false when only the pool or those who owe an answer had something to say.
+/// @returns false when only the pool or those who owe an answer had something to say, or nothing at all.
 fn wait_for_input(mut pool: Option<&mut Pool>, parked: &mut Parked) -> Result<bool> {
     let arrival = pool.as_ref().and_then(|pool| pool.arrival()).unwrap_or(-1);
     let fds = [libc::STDIN_FILENO, arrival].into_iter().chain(parked.owing());
     let mut entries: Vec<_> = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+    let due = pool.as_ref().and_then(|pool| pool.due()).into_iter().chain(parked.due()).min();
     // Rounded up, or the last part of a millisecond would be waited for without sleep.
-    let wait_ms = pool.as_ref().and_then(|pool| pool.due()).map_or(-1, |due| due.as_millis() as i32 + 1);
+    let wait_ms = due.map_or(-1, |due| due.as_millis() as i32 + 1);
     // SAFETY: the entries are alive through the call; a negative descriptor is passed over.
     let result =
         sys::check(unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, wait_ms) } as libc::c_long);
@@ -133,9 +134,11 @@ fn wait_for_input(mut pool: Option<&mut Pool>, parked: &mut Parked) -> Result<bo
     if let Some(pool) = pool.as_mut().filter(|_| entries[1].revents != 0) {
         pool.collect();
     }
-    for id in parked.collect() {
-        fail(id, &StepError::new("claim", "who prepared the sandbox ended over it"));
+    for (id, error) in parked.collect() {
+        fail(id, &error);
     }
+    // Last: an answer that came while this process had no time is one.
+    parked.end_silent();
     Ok(entries[0].revents != 0)
 }
 
@@ -176,7 +179,11 @@ fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked) {
             }
             std::process::exit(0);
         }
-        Ok(_) => {}
+        Ok(pid) => {
+            if place.is_some() {
+                parked.made_by(pid);
+            }
+        }
         Err(error) => {
             if let Some(ready) = ready {
                 // Its mount goes with its descriptor; nobody else knows of the folder.

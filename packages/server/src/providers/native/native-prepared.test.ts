@@ -378,6 +378,43 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
     },
   );
 
+  it.each(["first process", "maker", "first process and maker"])(
+    "one that waits with its %s stopped holds up a spawn for three seconds, and leaves nothing",
+    { timeout: 60_000 },
+    async (which) => {
+      const { runtimeId: first } = await spawn();
+      const waiting = await prepares.until(home.dataDir, 2);
+      const all = new Set<number>();
+      for (const pid of waiting.keys()) {
+        const parent = Number((await readFile(`/proc/${pid}/stat`, "utf8")).split(") ")[1]?.split(" ")[1]);
+        for (const one of [pid, parent]) all.add(one);
+        if (which !== "maker") process.kill(pid, "SIGSTOP");
+        if (which !== "first process") process.kill(parent, "SIGSTOP");
+      }
+      const claim = vi.spyOn(Launcher.prototype, "claim");
+      const beganMs = performance.now();
+      const { runtimeId, sandboxId, operations, pid } = await spawn();
+      expect(performance.now() - beganMs).toBeLessThan(15_000);
+      await expect(claim.mock.results[0]?.value).rejects.toThrow("said nothing for 3000 ms");
+      expect(all.has(pid)).toBe(false);
+      expect((await runScript(operations, "hostname")).output).toBe(`${sandboxId}\n`);
+      // Nobody is left who could go on with it, and nothing under either of its names.
+      const claimed = claim.mock.calls[0]?.[0].prepared ?? "";
+      const [gone] = [...waiting].find(([, name]) => name === basename(claimed)) ?? [];
+      expect(gone).toBeDefined();
+      expect(existsSync(claimed)).toBe(false);
+      expect(existsSync(`/proc/${gone}/stat`)).toBe(false);
+      const ids = (await provider.inventory(soon())).map((entry) => entry.runtimeId);
+      expect(ids.sort()).toEqual([first, runtimeId].sort());
+      expect(await groupsHere()).not.toContain(basename(claimed));
+      const links = await readdir(machineClaims);
+      const targets = await Promise.all(links.map((name) => readlink(join(machineClaims, name))));
+      expect(
+        targets.filter((target) => target === join(home.dataDir, "runtimes/native", runtimeId)),
+      ).toHaveLength(1);
+    },
+  );
+
   it("one that ends over a claim whose caller has left ends nothing else", async () => {
     await spawn();
     const waiting = await prepares.until(home.dataDir, 2);
