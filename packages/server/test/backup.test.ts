@@ -102,10 +102,13 @@ test("a backup wants a folder that is there, outside the data directory, and its
     await expect(make(path.join(home, place, "copy"))).rejects.toThrow("is in the data directory");
   expect(await at()).toEqual([undefined, "0"]);
   expect(await make(path.join(home, "..data"))).toEqual({ notNoted: undefined });
+  // Right after it: who makes one looks whether it counts.
+  const { json: now } = await client.call("GET", "/api/v1/diagnostics");
+  expect(now.store.last_backup).toBe("2023-11-14T22:13:20.000Z");
   await service?.close();
   const again = await start("data");
-  const { json } = await again.call("GET", "/api/v1/diagnostics");
-  expect(json.store.last_backup).toBe("2023-11-14T22:13:20.000Z");
+  const { text } = await again.call("GET", "/api/v1/metrics/prometheus");
+  expect(text).toMatch(/^service_last_backup_timestamp_seconds 1700000000$/m);
 });
 
 test("a backup replaces nothing, and one that fails leaves nothing", async () => {

@@ -57,7 +57,7 @@ export function presentDiagnostics(
       healthy: options.store.healthy,
       latency_ms: Math.round(options.store.latencyMs),
       ...(options.store.refusal !== undefined && { refusal: options.store.refusal }),
-      ...(figures.lastBackup && { last_backup: figures.lastBackup.toISOString() }),
+      ...(options.store.lastBackup && { last_backup: options.store.lastBackup.toISOString() }),
     },
     limits: {
       max_sandboxes: defaults.maxSandboxes,

@@ -23,18 +23,21 @@ export async function forgetBackup(dataDir: string): Promise<void> {
   await rm(path.join(dataDir, fileName), { force: true });
 }
 
-/** When a data directory was backed up last. Nobody who asks waits for the disk: it is looked at behind the answer. */
+/**
+ * When a data directory was backed up last. Who asks often (`at`) does not wait for the disk, which is looked at behind the answer;
+ * who asks now and then (`look`) is told what is there.
+ */
 export class LastBackup {
   readonly #file: string;
   readonly #clock: Pick<Clock, "monotonicMs">;
   #at: Date | undefined;
   #lookedMs: number;
-  #looking = false;
+  #looking: Promise<Date | undefined> | undefined;
 
   /** @returns once it has been looked at for the first time. */
   static async open(dataDir: string, clock: Pick<Clock, "monotonicMs">): Promise<LastBackup> {
     const last = new LastBackup(dataDir, clock);
-    await last.#look();
+    await last.look();
     return last;
   }
 
@@ -46,12 +49,19 @@ export class LastBackup {
 
   /** undefined: never, as far as this directory says. */
   get at(): Date | undefined {
-    if (!this.#looking && this.#clock.monotonicMs() - this.#lookedMs >= lookEveryMs) void this.#look();
+    if (this.#clock.monotonicMs() - this.#lookedMs >= lookEveryMs) void this.look();
     return this.#at;
   }
 
-  async #look(): Promise<void> {
-    this.#looking = true;
+  /** As `at`, as of now. Takes as long as the disk does, of which it keeps one question at a time; does not fail. */
+  look(): Promise<Date | undefined> {
+    this.#looking ??= this.#look().finally(() => {
+      this.#looking = undefined;
+    });
+    return this.#looking;
+  }
+
+  async #look(): Promise<Date | undefined> {
     try {
       const { at } = JSON.parse(await readFile(this.#file, "utf8")) as { at?: unknown };
       const found = new Date(typeof at === "string" ? at : Number.NaN);
@@ -61,7 +71,7 @@ export class LastBackup {
       this.#at = undefined;
     } finally {
       this.#lookedMs = this.#clock.monotonicMs();
-      this.#looking = false;
     }
+    return this.#at;
   }
 }

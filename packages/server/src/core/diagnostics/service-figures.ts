@@ -57,7 +57,7 @@ export interface FigureSources {
   descriptors: Pick<DescriptorFigures, "all">;
   /** When the configuration could not be read again, and what was read before goes on applying. */
   reload: { readonly failedAt: Date | undefined };
-  lastBackup: Pick<LastBackup, "at">;
+  lastBackup: Pick<LastBackup, "at" | "look">;
   previews: Pick<Previews, "counts" | "places">;
 }
 
@@ -124,6 +124,8 @@ export interface StoreHealth {
   readonly latencyMs: number;
   /** Why nothing new is written down now. */
   readonly refusal?: string;
+  /** Absent: never. */
+  readonly lastBackup?: Date;
 }
 
 /**
@@ -192,17 +194,26 @@ export class ServiceFigures {
     };
   }
 
-  /** Asks the database for something small. */
+  /** Asks the database for something small, and its directory when it was backed up. */
   async storeHealth(): Promise<StoreHealth> {
-    const { clock, store } = this.#parts;
+    const { clock, store, lastBackup } = this.#parts;
     using deadline = deadlineAfter(pingDeadlineMs);
     const startedMs = clock.monotonicMs();
+    // Of a disk that does not answer what it said last.
+    const backedUp = abortable(lastBackup.look(), deadline.signal).catch(() => lastBackup.at);
     const healthy = await abortable(store.ping(), deadline.signal).then(
       () => true,
       () => false,
     );
+    const latencyMs = clock.monotonicMs() - startedMs;
     const refusal = this.#parts.storeRefusal?.();
-    return { healthy, latencyMs: clock.monotonicMs() - startedMs, ...(refusal !== undefined && { refusal }) };
+    const at = await backedUp;
+    return {
+      healthy,
+      latencyMs,
+      ...(refusal !== undefined && { refusal }),
+      ...(at !== undefined && { lastBackup: at }),
+    };
   }
 }
 
