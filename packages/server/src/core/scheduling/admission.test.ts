@@ -31,7 +31,10 @@ test.each([
     "max_vcpus",
     "this service may hold 4 virtual processors and has 4; its bound is defaults.max_vcpus, else the machine's processors times defaults.vcpu_overcommit; a sandbox has 2 unless its vcpus asks for less; destroy a sandbox or try again later",
   ],
-  ["max_sandboxes", "this service may hold 9 sandboxes and has 9; destroy a sandbox or try again later"],
+  [
+    "max_sandboxes",
+    "this service may hold 9 sandboxes and has 9; its bound is defaults.max_sandboxes; destroy a sandbox or try again later",
+  ],
 ] as const)("a refusal by %s says what a sandbox takes that did not say", (reason, message) => {
   const limits = {
     all: { sandboxes: 9, memoryMb: 4096, vcpus: 4 },

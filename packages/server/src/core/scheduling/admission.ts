@@ -101,18 +101,17 @@ const units: Record<Exclude<CapacityReason, "pool_full">, { of: keyof Capacity; 
   max_vcpus_per_owner: { of: "vcpus", words: "virtual processors" },
 };
 
-/** What a spawn asks for them with, at least how much, and what bounds those of all sandboxes. */
+/** What bounds those of all sandboxes. */
+const boundBy: Record<keyof Capacity, string> = {
+  sandboxes: "defaults.max_sandboxes",
+  memoryMb: "defaults.max_memory_mb, else the machine's memory times defaults.memory_overcommit",
+  vcpus: "defaults.max_vcpus, else the machine's processors times defaults.vcpu_overcommit",
+};
+
+/** What a spawn asks for them with, and at least how much. */
 const sizes = {
-  memoryMb: {
-    field: "memory_mb",
-    least: leastMemoryMb,
-    boundBy: "defaults.max_memory_mb, else the machine's memory times defaults.memory_overcommit",
-  },
-  vcpus: {
-    field: "vcpus",
-    least: 1,
-    boundBy: "defaults.max_vcpus, else the machine's processors times defaults.vcpu_overcommit",
-  },
+  memoryMb: { field: "memory_mb", least: leastMemoryMb },
+  vcpus: { field: "vcpus", least: 1 },
 } as const;
 
 /** A living sandbox of the owner has the name. */
@@ -147,7 +146,7 @@ export function denied(
     : [result.limits.owner[of], result.inUse.owner[of]];
   const who = all ? "this service" : `owner "${ownerId}"`;
   const size = of === "sandboxes" ? undefined : { ...sizes[of], byDefault: defaults[of] };
-  const bound = all && size !== undefined ? `; its bound is ${size.boundBy}` : "";
+  const bound = all ? `; its bound is ${boundBy[of]}` : "";
   const byDefault =
     size === undefined || size.byDefault <= size.least
       ? ""
