@@ -1,19 +1,24 @@
-import { mkdir, mkdtemp, rm } from "node:fs/promises";
+import { mkdir, mkdtemp, rm, statfs } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterAll, beforeAll, expect, it } from "vitest";
+import { afterAll, beforeAll, expect, it, vi } from "vitest";
 import { agentBinary } from "../../../test/support/agent-binary.ts";
 import { dockerConfig } from "../../../test/support/docker-provider.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import type { DockerConfig } from "../../config/config.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import { BadRequest, type RuntimeId } from "../../ports/index.ts";
-import { Launcher } from "../launcher/index.ts";
+import { type AttachSpec, Launcher } from "../launcher/index.ts";
 import type { Containers } from "./containers.ts";
 import { parseEngineAddress } from "./engine-address.ts";
 import type { EngineInfo } from "./engine-shapes.ts";
 import { OutboundNetworks } from "./outbound-networks.ts";
 import { RuntimeRecords } from "./runtime-records.ts";
+
+vi.mock("node:fs/promises", async (original) => {
+  const real = await original<typeof import("node:fs/promises")>();
+  return { ...real, statfs: vi.fn(real.statfs) };
+});
 
 const here: EngineInfo = { ServerVersion: "25.0.0", DefaultRuntime: "runc" };
 const runtimeId = "rt-1" as RuntimeId;
@@ -26,6 +31,7 @@ await describeWith(["linux", "root", "launcher", "slirp4netns"], "what a network
     socket: string,
     change: Partial<DockerConfig> = {},
     info: () => Promise<EngineInfo> = async () => here,
+    by = launcher,
   ) =>
     new OutboundNetworks({
       config: dockerConfig({ socket }, { networkMode: "outbound", ...change }),
@@ -38,7 +44,7 @@ await describeWith(["linux", "root", "launcher", "slirp4netns"], "what a network
       } as unknown as Containers,
       records: new RuntimeRecords({ dataDir }),
       instanceId: "elsewhere",
-      launcher,
+      launcher: by,
       logger: silentLogger,
     });
 
@@ -96,5 +102,19 @@ await describeWith(["linux", "root", "launcher", "slirp4netns"], "what a network
       "is not one of container abababababab here: the engine has to run on this machine",
     );
     expect(await networks.has(runtimeId)).toBe(false);
+  });
+
+  it("groups that could not be looked at for want of a descriptor are looked at again", async () => {
+    const attached: AttachSpec[] = [];
+    const recording = { attach: async (spec: AttachSpec) => void attached.push(spec) } as unknown as Launcher;
+    await using networks = networksOf("unix:///run/docker.sock", {}, undefined, recording);
+    vi.mocked(statfs).mockRejectedValueOnce(
+      Object.assign(new Error("too many open files"), { code: "EMFILE" }),
+    );
+    await expect(networks.attach(runtimeId, call)).rejects.toThrow(
+      "control groups cannot be made now: too many open files",
+    );
+    await networks.attach(runtimeId, call);
+    expect(attached.map(({ cgroup }) => cgroup?.dirs[0]?.path)).toEqual([expect.stringContaining(runtimeId)]);
   });
 });

@@ -198,19 +198,31 @@ export class OutboundNetworks implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await Promise.all([...this.#kept.keys()].map((runtimeId) => this.release(runtimeId)));
-    const groups = await this.#groups;
+    const groups = await this.#groups?.catch(() => undefined);
     if (groups !== undefined) await closeGroupParents(groups);
   }
 
   /** Without groups its own limits of connections, bytes and memory have to do. */
   async #groupOf(runtimeId: RuntimeId) {
-    this.#groups ??= openGroupParents(this.#instance).then((found) => {
+    this.#groups ??= this.#openGroups();
+    const groups = await this.#groups;
+    return groups === undefined ? null : groupSpec(groups, runtimeId);
+  }
+
+  async #openGroups(): Promise<GroupParents | undefined> {
+    try {
+      const found = await openGroupParents(this.#instance);
       if (!("missing" in found)) return found;
       this.#logger.warn(`networks of containers have no limit of processor time: ${found.missing}`);
       return undefined;
-    });
-    const groups = await this.#groups;
-    return groups === undefined ? null : groupSpec(groups, runtimeId);
+    } catch (cause) {
+      // The next network looks again.
+      this.#groups = undefined;
+      throw new Unavailable(`control groups cannot be made now: ${messageOf(cause)}`, {
+        cause,
+        retryAfterS: 5,
+      });
+    }
   }
 }
 

@@ -12,6 +12,8 @@ export interface GroupParents {
   parents: ReadonlyMap<string, string>;
 }
 
+/** What the machine, or this process, has too few of for a moment says nothing of what it can do. */
+const momentary: ReadonlySet<unknown> = new Set(["EMFILE", "ENFILE", "ENOMEM", "EINTR"]);
 const mountPoint = "/sys/fs/cgroup";
 const cgroup2Magic = 0x63677270;
 /** With v1 each controller has a tree of its own; `cpuacct` is often the same one as `cpu`. */
@@ -26,6 +28,7 @@ export function instanceName(instanceId: string): string {
 /**
  * @param instance as `instanceName` makes it.
  * @returns what to say instead when no groups can be made here.
+ * @throws Error of the file system where that cannot be told now, for want of a descriptor for one.
  */
 export async function openGroupParents(instance: string): Promise<GroupParents | { missing: string }> {
   const name = `alcove-${instance}`;
@@ -33,6 +36,7 @@ export async function openGroupParents(instance: string): Promise<GroupParents |
     const { type } = await statfs(mountPoint);
     return type === cgroup2Magic ? await openV2(name) : await openV1(name);
   } catch (error) {
+    if (error instanceof Error && "code" in error && momentary.has(error.code)) throw error;
     return { missing: `no cgroups can be made: ${error instanceof Error ? error.message : String(error)}` };
   }
 }
