@@ -1,5 +1,5 @@
 import { lutimesSync } from "node:fs";
-import { mkdir, mkdtemp, readdir, rm } from "node:fs/promises";
+import { mkdir, mkdtemp, readdir, rm, symlink } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, expect, it } from "vitest";
@@ -127,3 +127,23 @@ it("a range that is given on is told of as its new owner's, and free with that o
   expect(await ranges.take("rt-1")).toBe(base);
   expect(ranges.give("rt-none", "rt-2")).toBeNull();
 });
+
+it.each(["prepared-1", "rt-1"])(
+  "a range whose gift came to nothing leaves no claim, whoever has it by then: %s",
+  async (told) => {
+    const folder = await mkdtemp(join(tmpdir(), "alcove-claims-"));
+    folders.push(folder);
+    const claims = RangeClaims.open({ dir: join(folder, "claims"), runtimes: join(folder, "runtimes") });
+    const ranges = new IdRanges({ base, offset: 0, claims });
+    await ranges.take("prepared-1");
+    const link = ranges.give("prepared-1", "rt-1")?.link ?? "";
+    // As who tells it leaves them when it ends between its calls.
+    await rm(link);
+    await symlink(join(folder, "runtimes", told), link);
+    await symlink(join(folder, "runtimes", told), `${link}.new`);
+    ranges.doubt("prepared-1", "rt-1");
+    await ranges.release("rt-1");
+    expect(await readdir(join(folder, "claims"))).toEqual([]);
+    expect(await new IdRanges({ base, offset: 0, claims }).take("rt-2")).toBe(base);
+  },
+);

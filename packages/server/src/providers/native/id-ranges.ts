@@ -21,6 +21,8 @@ export class IdRanges {
   readonly #claims: RangeClaims | undefined;
   readonly #holders = new Map<number, string>();
   readonly #indexes = new Map<string, number>();
+  /** Whose a range was, by whose it was to be. */
+  readonly #doubted = new Map<string, string>();
   #next: number;
 
   /**
@@ -68,13 +70,20 @@ export class IdRanges {
     return this.#claims?.linkOf(this.#first(index), to) ?? null;
   }
 
+  /** It came to nothing: other services may have been told of the gift, or not, or be about to be. Ends with its release. */
+  doubt(from: string, to: string): void {
+    if (this.#indexes.has(to)) this.#doubted.set(to, from);
+  }
+
   /** Frees whatever this runtime holds. */
   async release(runtimeId: string): Promise<void> {
     const index = this.#indexes.get(runtimeId);
     if (index === undefined) return;
+    const former = this.#doubted.get(runtimeId);
     try {
-      await this.#claims?.release(this.#first(index), runtimeId);
+      await this.#claims?.release(this.#first(index), runtimeId, { former });
     } finally {
+      this.#doubted.delete(runtimeId);
       this.#indexes.delete(runtimeId);
       if (this.#holders.get(index) === runtimeId) this.#holders.delete(index);
     }

@@ -164,6 +164,7 @@ export class PreparedSandboxes implements AsyncDisposable {
     } catch (error) {
       found.connection.destroy();
       this.#logger.info({ err: error, runtime_id: runtimeId }, "a prepared sandbox could not be claimed");
+      ground.ranges.doubt(found.name, runtimeId);
       await this.#removals.discard(ground, found.name as RuntimeId);
       await this.#removals.remove(ground, runtimeId);
       return undefined;

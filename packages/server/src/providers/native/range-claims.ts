@@ -57,9 +57,21 @@ export class RangeClaims {
     return { link: join(this.#dir, String(base)), target: join(this.#runtimes, runtimeId) };
   }
 
-  async release(base: number, runtimeId: string): Promise<void> {
+  /** @param former whose it may be still, where what `linkOf` is for came to nothing; what that left goes too. */
+  async release(
+    base: number,
+    runtimeId: string,
+    { former }: { former?: string | undefined } = {},
+  ): Promise<void> {
     const path = join(this.#dir, String(base));
-    if ((await linkTarget(path)) === join(this.#runtimes, runtimeId)) await unless("ENOENT", unlink(path));
+    const target = await linkTarget(path);
+    const own = [runtimeId, former].some(
+      (name) => name !== undefined && target === join(this.#runtimes, name),
+    );
+    if (!own) return;
+    // First: while the claim is there nobody else makes another of the range.
+    if (former !== undefined) await unless("ENOENT", unlink(`${path}.new`));
+    await unless("ENOENT", unlink(path));
   }
 
   /** @returns false when there is one. */
