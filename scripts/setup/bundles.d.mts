@@ -1,1 +1,6 @@
-export function ensureBundle(root: string, node: string, kind: "client" | "service"): Promise<void>;
+export function ensureBundle(
+  root: string,
+  node: string,
+  kind: "client" | "service",
+  options?: { longestWaitMs: number },
+): Promise<void>;

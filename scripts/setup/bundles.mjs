@@ -12,19 +12,32 @@ const without = {
   service: "the service starts from its sources, which takes longer and 20 MB more memory",
 };
 
+/** Another's takes three seconds; a set-up that compiles holds nobody up who can do without what it makes. */
+const longestWaitMs = 30_000;
+
 /** Half a second for the client's, one to three for the service's; where it cannot be had, the commands run from their sources. */
-export async function ensureBundle(root, node, kind) {
+export async function ensureBundle(root, node, kind, options = { longestWaitMs }) {
   if (bundle.currentBundle(root, kind) !== undefined || !mayWrite(path.join(root, "packages/cli"))) return;
-  await withSetupLock(root, () => {
-    // Made by somebody else meanwhile.
-    if (bundle.currentBundle(root, kind) !== undefined) return;
-    const args = [path.join(root, "scripts/bundle.mjs"), kind];
-    const made = spawnSync(node, args, { encoding: "utf8" });
-    if (made.status === 0) return;
-    const why =
-      made.error?.message ?? /^\w*Error: (.+)$/m.exec(made.stderr)?.[1] ?? `exit code ${made.status}`;
-    say(`${without[kind]}: no bundle of them could be made: ${why}`);
-  });
+  try {
+    await withSetupLock(root, () => make(root, node, kind), options);
+  } catch (error) {
+    // The lock's: no disk left, `.runtime` is another user's, a set-up takes long.
+    tell(kind, error.message);
+  }
+}
+
+function make(root, node, kind) {
+  // Made by somebody else meanwhile.
+  if (bundle.currentBundle(root, kind) !== undefined) return;
+  const args = [path.join(root, "scripts/bundle.mjs"), kind];
+  const made = spawnSync(node, args, { encoding: "utf8" });
+  if (made.status === 0) return;
+  const why = made.error?.message ?? /^\w*Error: (.+)$/m.exec(made.stderr)?.[1] ?? `exit code ${made.status}`;
+  tell(kind, why);
+}
+
+function tell(kind, why) {
+  say(`${without[kind]}: no bundle of them could be made: ${why}`);
 }
 
 function mayWrite(folder) {

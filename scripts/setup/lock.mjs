@@ -3,18 +3,22 @@ import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { say } from "./step.mjs";
 
-const longestWaitMs = 15 * 60_000;
 const pollMs = 250;
 
-/** Runs `work` while no other process sets up the same clone. A lock whose owner died is taken over. */
-export async function withSetupLock(root, work) {
+/**
+ * Runs `work` while no other process sets up the same clone. A lock whose owner died is taken over.
+ * @throws Error when the lock cannot be had, or not within `longestWaitMs`.
+ */
+export async function withSetupLock(root, work, { longestWaitMs = 15 * 60_000 } = {}) {
   const lock = path.join(root, ".runtime", "setup.lock");
   mkdirSync(path.dirname(lock), { recursive: true });
   const deadline = Date.now() + longestWaitMs;
   for (let told = false; !take(lock); told = true) {
     if (!told) say("another set-up of this clone is under way; waiting for it");
     if (Date.now() > deadline)
-      throw new Error(`still locked after 15 minutes: remove ${lock} if no set-up is running`);
+      throw new Error(
+        `still locked after ${longestWaitMs / 1_000} s: remove ${lock} if no set-up is running`,
+      );
     await new Promise((resolve) => setTimeout(resolve, pollMs));
   }
   const release = () => rmSync(lock, { force: true });

@@ -5,6 +5,7 @@ import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { ensureBundle } from "../../../scripts/setup/bundles.mjs";
 import { type BundleKind, bundlesFolder, currentBundle, withService } from "./bundle.cjs";
 import { createProgram } from "./program.ts";
 import { cliEntry, finish, startCli } from "./testing/run-cli.ts";
@@ -53,6 +54,28 @@ describe("a bundle is used", () => {
     }
     await rm(path.join(root, bundlesFolder), { recursive: true });
     expect(current()).toBeUndefined();
+  });
+});
+
+describe("who starts without a bundle", () => {
+  let root: string;
+  beforeEach(async () => {
+    root = await mkdtemp(path.join(tmpdir(), "alcove-bundle-"));
+    await mkdir(path.join(root, "packages/cli"), { recursive: true });
+  });
+  afterEach(() => rm(root, { recursive: true, force: true }));
+
+  test("starts also when nobody may take the lock of the set-up, or another holds it for long", async () => {
+    const none = path.join(root, "no-node");
+    await writeFile(
+      path.join(root, ".runtime"),
+      "no folder, as one of another user's or on a full disk is none",
+    );
+    await ensureBundle(root, none, "service");
+    await rm(path.join(root, ".runtime"));
+    await mkdir(path.join(root, ".runtime"));
+    await writeFile(path.join(root, ".runtime/setup.lock"), String(process.pid));
+    await ensureBundle(root, none, "service", { longestWaitMs: 300 });
   });
 });
 
