@@ -1,7 +1,7 @@
 // `bundle.mjs client|service`: makes one bundle of the client commands, or of all commands with the service, so that they load a few
 // files instead of sixty and of two thousand: docs/decisions/command-and-start.md.
 // Plain JavaScript, for the Node that the service runs on. A process of its own: the bundler's threads end with it.
-import { existsSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { rolldown } from "rolldown";
@@ -52,7 +52,7 @@ try {
   // Names that stay keep what was compiled of them in one place of the compile cache.
   const names = { entryFileNames: `[name].${extension}`, chunkFileNames: `[name].${extension}` };
   const made = await bundle.write({ dir: draft, ...output, ...names });
-  publish({ entry: `${place}/main.${extension}`, sources: sourcesOf(made.output) });
+  publish({ entry: `${place}/main.${extension}`, files: [...sourcesOf(made.output), ...written()] });
 } finally {
   rmSync(draft, { recursive: true, force: true });
 }
@@ -92,6 +92,14 @@ function sourcesOf(chunks) {
     const { size, mtimeMs } = statSync(path.join(root, file));
     if (mtimeMs >= began) throw new Error(`${file} was changed while the bundle was made of it`);
     return [file, size, mtimeMs];
+  });
+}
+
+/** After a loss of power files of the bundle may be empty whose names are there, and no start would make them anew. */
+function written() {
+  return readdirSync(draft).map((name) => {
+    const { size, mtimeMs } = statSync(path.join(draft, name));
+    return [path.posix.join(bundlesFolder, place, name), size, mtimeMs];
   });
 }
 

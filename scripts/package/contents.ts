@@ -100,7 +100,7 @@ function bundleEntries(root: string, kind: BundleKind): Entry[] {
   // Which of the two places it has in this clone is no part of the commit.
   const place = path.posix.join(bundlesFolder, `${kind}-1`);
   // Whatever the times of files in an installation are, the bundle is of its sources.
-  const manifest = { entry: path.posix.join(path.basename(place), path.basename(entry)), sources: [] };
+  const manifest = { entry: path.posix.join(path.basename(place), path.basename(entry)), files: [] };
   return [
     ...folder(root, made, () => true).map((each) => ({
       ...each,

@@ -12,14 +12,14 @@ const bundlesFolder = "packages/cli/dist";
  * What starts faster, in less memory, than the sources would.
  * @param root of the clone or of the installation.
  * @param kind `client` or `service`.
- * @returns the bundle's entry; undefined when there is none, or what it was made of has changed since.
+ * @returns the bundle's entry; undefined when there is none, or what it was made of or consists of has changed since.
  */
 function currentBundle(root, kind) {
   const folder = path.join(root, bundlesFolder);
   try {
-    // `sources`: `[path below the root, size in bytes, mtime in ms]`; of an installed package none.
-    const { entry, sources } = JSON.parse(readFileSync(path.join(folder, `${kind}.json`), "utf8"));
-    const unchanged = sources.every(([file, size, mtimeMs]) => {
+    // `files`: `[path below the root, size in bytes, mtime in ms]`; of an installed package none.
+    const { entry, files } = JSON.parse(readFileSync(path.join(folder, `${kind}.json`), "utf8"));
+    const unchanged = files.every(([file, size, mtimeMs]) => {
       const found = statSync(path.join(root, file));
       return found.size === size && found.mtimeMs === mtimeMs;
     });

@@ -1,5 +1,5 @@
 import { execFile } from "node:child_process";
-import { mkdir, mkdtemp, readFile, rm, stat, utimes, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, readdir, readFile, rm, stat, utimes, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
@@ -22,7 +22,7 @@ describe("a bundle is used", () => {
     await writeFile(source, "one");
     const { size, mtimeMs } = await stat(source);
     await mkdir(path.join(root, bundlesFolder), { recursive: true });
-    await tell(JSON.stringify({ entry: "client-1/main.cjs", sources: [["a.ts", size, mtimeMs]] }));
+    await tell(JSON.stringify({ entry: "client-1/main.cjs", files: [["a.ts", size, mtimeMs]] }));
   });
   afterEach(() => rm(root, { recursive: true, force: true }));
   const tell = (text: string) => writeFile(path.join(root, bundlesFolder, "client.json"), text);
@@ -31,7 +31,7 @@ describe("a bundle is used", () => {
   test("while what it was made of is as it was, and of an installation always", async () => {
     const entry = path.join(root, bundlesFolder, "client-1/main.cjs");
     expect(current()).toBe(entry);
-    await tell('{"entry":"client-1/main.cjs","sources":[]}');
+    await tell('{"entry":"client-1/main.cjs","files":[]}');
     expect(current()).toBe(entry);
     expect(currentBundle(root, "service")).toBeUndefined();
   });
@@ -104,6 +104,16 @@ describe("the bundles of this clone", () => {
     expect(await readFile(bundleOf.client, "utf8")).not.toContain("@alcove/server");
   });
 
+  test("of each all files are known, so that one that is cut or gone is made anew", async () => {
+    for (const kind of ["client", "service"] as const) {
+      const made = path.relative(project, path.dirname(bundleOf[kind]));
+      const known = (await filesOf(kind)).filter((file) => file.startsWith(`${made}/`));
+      expect(known.map((file) => path.basename(file)).sort()).toEqual(
+        (await readdir(path.join(project, made))).sort(),
+      );
+    }
+  });
+
   test("the service runs from its own: programs and files of its sources and packages are found", async () => {
     const data = await mkdtemp(path.join(tmpdir(), "alcove-bundle-"));
     const service = startCli([
@@ -157,6 +167,12 @@ async function ensured(kind: BundleKind): Promise<string> {
   const entry = currentBundle(project, kind);
   if (entry === undefined) throw new Error(`no bundle of the ${kind} was made`);
   return entry;
+}
+
+/** @returns what a bundle is of and consists of. */
+async function filesOf(kind: BundleKind): Promise<string[]> {
+  const manifest = await readFile(path.join(project, bundlesFolder, `${kind}.json`), "utf8");
+  return (JSON.parse(manifest) as { files: [string, number, number][] }).files.map(([file]) => file);
 }
 
 /** @returns the files that the command loads. */
