@@ -10,6 +10,9 @@ import { bundlesFolder, withService } from "../packages/cli/src/bundle.cjs";
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "..");
 const [kind] = process.argv.slice(2);
 const withoutPrograms = "\0without-programs";
+/** What makes a bundle, besides its sources: how, and which packages lie there, whatever the lock file has come to say. */
+const recipe = ["scripts/bundle.mjs", "packages/cli/src/bundle.cjs", "tsconfig.json", "package-lock.json"];
+const installed = "node_modules/.package-lock.json";
 
 // The client's is loaded at once by each command: nothing in it is for readers. Lines and names of the service's are what is in its log.
 const kinds = {
@@ -88,9 +91,14 @@ function knowingItsPlace(code, id) {
 function sourcesOf(chunks) {
   const modules = chunks.flatMap((chunk) => chunk.moduleIds ?? []).filter((id) => path.isAbsolute(id));
   const ours = modules.map((id) => path.relative(root, id)).filter((file) => !file.includes("node_modules"));
-  return [...new Set([...ours, "package-lock.json"])].sort().map((file) => {
+  // Which file an import between packages is, is in their manifests.
+  const manifests = ours.map((file) => path.join(...file.split(path.sep).slice(0, 2), "package.json"));
+  const also = existsSync(path.join(root, installed)) ? [installed] : [];
+  return [...new Set([...ours, ...manifests, ...recipe, ...also])].sort().map((file) => {
     const { size, mtimeMs } = statSync(path.join(root, file));
-    if (mtimeMs >= began) throw new Error(`${file} was changed while the bundle was made of it`);
+    // One that was made on a machine whose clock is ahead is not being changed.
+    if (mtimeMs >= began && mtimeMs <= Date.now())
+      throw new Error(`${file} was changed while the bundle was made of it`);
     return [file, size, mtimeMs];
   });
 }

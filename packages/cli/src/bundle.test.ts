@@ -114,6 +114,24 @@ describe("the bundles of this clone", () => {
     }
   });
 
+  test("of each is known how it was made, and of which packages", async () => {
+    const others = [
+      "scripts/bundle.mjs",
+      "packages/cli/src/bundle.cjs",
+      "tsconfig.json",
+      "package-lock.json",
+    ];
+    for (const kind of ["client", "service"] as const)
+      expect(await filesOf(kind)).toEqual(
+        expect.arrayContaining([
+          ...others,
+          "node_modules/.package-lock.json",
+          "packages/cli/package.json",
+          "packages/wire/package.json",
+        ]),
+      );
+  });
+
   test("the service runs from its own: programs and files of its sources and packages are found", async () => {
     const data = await mkdtemp(path.join(tmpdir(), "alcove-bundle-"));
     const service = startCli([
