@@ -6,6 +6,7 @@ import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { rolldown } from "rolldown";
 import { bundlesFolder, withService } from "../packages/cli/src/bundle.cjs";
+import { removeLeftDrafts } from "./setup/left-drafts.mjs";
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "..");
 const [kind] = process.argv.slice(2);
@@ -41,6 +42,7 @@ const place = unusedPlace();
 const draft = path.join(folder, `${place}.${process.pid}.new`);
 const began = Date.now();
 
+removeLeftDrafts(folder);
 try {
   const bundle = await rolldown({
     input: path.join(root, "packages/cli/src/main.ts"),

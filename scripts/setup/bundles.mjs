@@ -32,8 +32,15 @@ function make(root, node, kind) {
   const args = [path.join(root, "scripts/bundle.mjs"), kind];
   const made = spawnSync(node, args, { encoding: "utf8" });
   if (made.status === 0) return;
-  const why = made.error?.message ?? /^\w*Error: (.+)$/m.exec(made.stderr)?.[1] ?? `exit code ${made.status}`;
-  tell(kind, why);
+  tell(kind, whyNotMade(made));
+}
+
+function whyNotMade({ error, signal, status, stderr }) {
+  if (error) return error.message;
+  if (signal) return `ended by ${signal}`;
+  // What the bundler says first is only that it failed.
+  const said = /^Caused by:\n\s+(.+)$/m.exec(stderr) ?? /^\w*Error: (.+)$/m.exec(stderr);
+  return said?.[1] ?? `exit code ${status}`;
 }
 
 function tell(kind, why) {

@@ -4,8 +4,9 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
 import { ensureBundle } from "../../../scripts/setup/bundles.mjs";
+import { removeLeftDrafts } from "../../../scripts/setup/left-drafts.mjs";
 import { type BundleKind, bundlesFolder, currentBundle, withService } from "./bundle.cjs";
 import { createProgram } from "./program.ts";
 import { cliEntry, finish, startCli } from "./testing/run-cli.ts";
@@ -57,6 +58,23 @@ describe("a bundle is used", () => {
   });
 });
 
+test("drafts of a bundle whose maker was killed are removed, those of one that lives are not", async () => {
+  const folder = await mkdtemp(path.join(tmpdir(), "alcove-bundle-"));
+  try {
+    // More than any process has for a number.
+    const gone = 2 ** 30;
+    const kept = ["service-1", "service.json", `service-2.${process.pid}.new`];
+    for (const name of [...kept, `service-2.${gone}.new`, `service-1.${gone}.old`])
+      await mkdir(path.join(folder, name));
+    await writeFile(path.join(folder, `service.json.${gone}.new`), "{");
+    removeLeftDrafts(folder);
+    expect((await readdir(folder)).sort()).toEqual(kept.sort());
+    removeLeftDrafts(path.join(folder, "none"));
+  } finally {
+    await rm(folder, { recursive: true });
+  }
+});
+
 describe("who starts without a bundle", () => {
   let root: string;
   beforeEach(async () => {
@@ -76,6 +94,21 @@ describe("who starts without a bundle", () => {
     await mkdir(path.join(root, ".runtime"));
     await writeFile(path.join(root, ".runtime/setup.lock"), String(process.pid));
     await ensureBundle(root, none, "service", { longestWaitMs: 300 });
+  });
+
+  test("is told why, also in the words of a system that the bundler wraps", async () => {
+    const said = vi.spyOn(process.stderr, "write").mockReturnValue(true);
+    const failing = path.join(root, "node");
+    const text =
+      "Error: Build failed with 1 error:\n\nFailed to write file\n\nCaused by:\n    No space left on device\n";
+    await writeFile(failing, `#!/bin/sh\ncat >&2 <<'END'\n${text}END\nexit 1\n`, { mode: 0o755 });
+    await ensureBundle(root, failing, "service");
+    await writeFile(failing, "#!/bin/sh\nkill -KILL $$\n");
+    await ensureBundle(root, failing, "service");
+    const lines = said.mock.calls.map(([line]) => String(line));
+    said.mockRestore();
+    expect(lines[0]).toMatch(/could be made: No space left on device\n$/);
+    expect(lines[1]).toMatch(/could be made: ended by SIGKILL\n$/);
   });
 });
 

@@ -1,0 +1,1 @@
+export function removeLeftDrafts(folder: string): void;
