@@ -23,6 +23,7 @@ let gaveWay: [number, unknown][];
 let requests: (string | undefined)[];
 let fail: Error | undefined;
 let gone: boolean;
+let endsWhileMade: boolean;
 let failing: (shape: Shape) => boolean;
 let stock: PreparedStock<Shape, One>;
 
@@ -32,7 +33,7 @@ beforeEach(() => {
   gaveWay = [];
   requests = [];
   failing = () => true;
-  gone = false;
+  [gone, endsWhileMade] = [false, false];
   stock = stockOf(2);
 });
 afterEach(async () => {
@@ -50,6 +51,7 @@ function stockOf(count: number): PreparedStock<Shape, One> {
         if (fail !== undefined && failing(wanted)) throw fail;
         if (gone) return undefined;
         const end = new AbortController();
+        if (endsWhileMade) end.abort();
         const one = { name: `prepared-${made.length}`, madeOf, end, ended: end.signal };
         made.push(one);
         return one;
@@ -235,6 +237,15 @@ it("those that end as soon as they are made are left for a while, and it is told
   expect(failures.map(String)).toContain("Error: 7 that waited ended by themselves within 10 s");
   await vi.advanceTimersByTimeAsync(160_000);
   expect(stock.figures?.waiting).toBe(2);
+});
+
+it("those that end before they wait are left for a while too", async () => {
+  endsWhileMade = true;
+  take();
+  await vi.advanceTimersByTimeAsync(36_000);
+  expect(made.length).toBeLessThan(40);
+  expect(discarded).toHaveLength(made.length);
+  expect(failures.map(String)).toContain("Error: 7 that waited ended by themselves within 10 s");
 });
 
 it("at its end all that wait are removed, and nothing is made any more", async () => {

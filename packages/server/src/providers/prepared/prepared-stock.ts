@@ -209,8 +209,12 @@ export class PreparedStock<Shape, One extends Waiting> implements AsyncDisposabl
       }
       shelf.failures = 0;
       const isWanted = this.#shelves.get(this.#keyOf(shelf.shape)) === shelf && !this.#closed;
-      if (!isWanted || made.ended.aborted) this.#discard(made);
-      else {
+      if (!isWanted) this.#discard(made);
+      else if (made.ended.aborted) {
+        // Sooner than it could wait.
+        this.#discard(made);
+        this.#noteLoss(shelf);
+      } else {
         shelf.waiting.push(made);
         made.ended.addEventListener("abort", () => this.#lost(shelf, made), { once: true });
       }
