@@ -1,6 +1,7 @@
 import { constants } from "node:fs";
 import { access, mkdir, readdir, readFile, rmdir, statfs, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { isMomentary } from "../../platform/momentary.ts";
 import type { CgroupSpec } from "./requests.ts";
 import { vacateGroup } from "./vacate-group.ts";
 
@@ -12,8 +13,6 @@ export interface GroupParents {
   parents: ReadonlyMap<string, string>;
 }
 
-/** What the machine, or this process, has too few of for a moment says nothing of what it can do. */
-const momentary: ReadonlySet<unknown> = new Set(["EMFILE", "ENFILE", "ENOMEM", "EINTR"]);
 const mountPoint = "/sys/fs/cgroup";
 const cgroup2Magic = 0x63677270;
 /** With v1 each controller has a tree of its own; `cpuacct` is often the same one as `cpu`. */
@@ -36,7 +35,7 @@ export async function openGroupParents(instance: string): Promise<GroupParents |
     const { type } = await statfs(mountPoint);
     return type === cgroup2Magic ? await openV2(name) : await openV1(name);
   } catch (error) {
-    if (error instanceof Error && "code" in error && momentary.has(error.code)) throw error;
+    if (isMomentary(error)) throw error;
     return { missing: `no cgroups can be made: ${error instanceof Error ? error.message : String(error)}` };
   }
 }

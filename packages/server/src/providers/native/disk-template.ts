@@ -1,6 +1,7 @@
 import { access, mkdir, readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { exists } from "../../platform/missing.ts";
+import { isMomentary } from "../../platform/momentary.ts";
 import { makeEmptyImage } from "../ext4/index.ts";
 import { lackedRoom } from "./advice.ts";
 
@@ -22,6 +23,7 @@ export interface DiskPool {
 /**
  * Makes the template of sandboxes' writable layers, once for each size.
  * @returns why there can be none, where the machine lacks something.
+ * @throws Error where that cannot be told now, for want of a descriptor for one.
  */
 export async function openDiskPool(options: {
   dataDir: string;
@@ -60,6 +62,7 @@ export async function makeTemplate(options: {
     const { signal } = new AbortController();
     await makeEmptyImage(template, { sizeMb: options.diskMb, mkfs: options.mkfs, signal });
   } catch (error) {
+    if (isMomentary(error)) throw error;
     if (!lackedRoom(error)) return { missing: error instanceof Error ? error.message : String(error) };
   }
   return { template, dir };

@@ -2,6 +2,7 @@ import { readFile } from "node:fs/promises";
 import { userInfo } from "node:os";
 import { enoughEpollWatches } from "../../platform/epoll-watches.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { isMomentary } from "../../platform/momentary.ts";
 import { hostRootPath, makeHostRoot } from "../host-root/host-root.ts";
 import type { IdsSpec } from "../launcher/index.ts";
 import { lackedRoom } from "./advice.ts";
@@ -126,7 +127,7 @@ async function grantedRange(path: string): Promise<{ start: number; count: numbe
   try {
     text = await readFile(path, "utf8");
   } catch (error) {
-    if (error instanceof Error && "code" in error) return undefined;
+    if (error instanceof Error && "code" in error && !isMomentary(error)) return undefined;
     throw error;
   }
   const names = [userName(), String(process.getuid?.())];
