@@ -1,4 +1,5 @@
 import { expect, it } from "vitest";
+import { ProviderError } from "../../ports/index.ts";
 import { LauncherFailure } from "../launcher/index.ts";
 import { adviceFor, lackedRoom, toldFailure } from "./advice.ts";
 
@@ -31,6 +32,20 @@ it("a launcher that said nothing may be asked again; one that cannot be started 
     code: "provider_error",
     message: expect.stringContaining("build-agent.mjs"),
   });
+});
+
+it("want of a descriptor of the service's own is told as what passes", async () => {
+  const lacking = Object.assign(new Error("EMFILE: too many open files, open '/proc/self/cgroup'"), {
+    code: "EMFILE",
+  });
+  for (const failure of [lacking, new ProviderError("mkfs.ext4 cannot be started", { cause: lacking })])
+    expect(await toldFailure(failure)).toMatchObject({
+      code: "unavailable",
+      retryAfterS: 5,
+      message: `native sandboxes cannot be made now: ${failure.message}`,
+    });
+  const other = new Error("another");
+  expect(await toldFailure(other)).toBe(other);
 });
 
 it("a full disk is told as one, not as something that the machine refuses", async () => {

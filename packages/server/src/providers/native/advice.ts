@@ -1,4 +1,5 @@
 import { readFile } from "node:fs/promises";
+import { isMomentary } from "../../platform/momentary.ts";
 import { ProviderError, StorageFull, Unavailable } from "../../ports/index.ts";
 import { LauncherFailure } from "../launcher/index.ts";
 
@@ -19,8 +20,13 @@ export async function adviceFor(error: unknown): Promise<string> {
 export async function toldFailure(error: unknown): Promise<unknown> {
   if (error instanceof StorageFull) return error;
   if (lackedRoom(error)) return new StorageFull(await adviceFor(error), { cause: error });
-  if (!(error instanceof LauncherFailure)) return error;
   const advice = await adviceFor(error);
+  if (isMomentary(error))
+    return new Unavailable(`native sandboxes cannot be made now: ${advice}`, {
+      cause: error,
+      retryAfterS: 5,
+    });
+  if (!(error instanceof LauncherFailure)) return error;
   return error.unanswered
     ? new Unavailable(advice, { cause: error, retryAfterS: 5 })
     : new ProviderError(advice, { cause: error });
