@@ -153,6 +153,22 @@ describe("the guard of the disk", () => {
     expect(off.states).toEqual([]);
   });
 
+  it("is helpless no more once somebody was to blame, and again when that one did not explain the rest", async () => {
+    await using guard = open();
+    const helpless = async () => {
+      await guard.look();
+      return guard.states.map((state) => state.helpless);
+    };
+    expect(await helpless()).toEqual([false]);
+    expect(await helpless()).toEqual([true]);
+    await write(large, 30);
+    free(20);
+    expect(await helpless()).toEqual([false]);
+    expect(whoStopped()).toEqual([large]);
+    for (let looked = 0; looked < 3; looked++) await guard.look();
+    expect(await helpless()).toEqual([true]);
+  });
+
   it("stops nobody at its first look: who was there before is not known to grow", async () => {
     await using guard = open();
     await write(large, 40);

@@ -173,6 +173,7 @@ export class DiskGuard implements AsyncDisposable {
       this.#blamedNobody ||= !underWay;
       return puzzledPauseMs;
     }
+    this.#blamedNobody = false;
     const wrote = inodes ? `made ${writer.size} files` : `written ${Math.round(writer.size)} MB`;
     const counted = measured.missing.has(writer.runtimeId) ? " when that was last counted in time" : "";
     await this.#stop(writer.runtimeId, `${guardStops.disk}${wrote}${counted} and ${short}`, {
