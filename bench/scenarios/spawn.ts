@@ -129,28 +129,36 @@ function rowsOf(
 }
 
 async function burstRow(url: string): Promise<Row> {
-  await using floor = await launcherFloor();
+  await using stack = new AsyncDisposableStack();
+  // A machine without a static C library has no such program.
+  const floor = await launcherFloor().then(
+    (made) => stack.use(made),
+    (error: Error) => error,
+  );
   let succeeded = burst;
   const p50s: number[] = [];
-  const p95s = await inRounds(burstRounds, {
-    launcher: async () => summarize(await floor.launch(burst)).p95,
-    service: async () => {
-      const times = await burstOn(url);
-      succeeded = Math.min(succeeded, times.length);
-      const { p50, p95 } = summarize(times);
-      p50s.push(p50);
-      return p95;
-    },
-  });
+  const service = async () => {
+    const times = await burstOn(url);
+    succeeded = Math.min(succeeded, times.length);
+    const { p50, p95 } = summarize(times);
+    p50s.push(p50);
+    return p95;
+  };
+  const launcher = async () =>
+    floor instanceof Error ? Number.NaN : summarize(await floor.launch(burst)).p95;
+  const p95s = await inRounds(burstRounds, { launcher, service });
   const ratio = medianRatio(p95s.service, p95s.launcher);
   const [p50, p95, alone] = [median(p50s), median(p95s.service), median(p95s.launcher)];
+  const without = floor instanceof Error;
   return {
     what: `native: ${burst} × spawn + exec at once, cold`,
-    figure: `${succeeded} succeeded, p50 ${ms(p50)}, p95 ${ms(p95)} (${ratio.toFixed(2)} ×)`,
-    floor: `the launcher alone, \`true\` for the agent, p95 ${ms(alone)}`,
+    figure: `${succeeded} succeeded, p50 ${ms(p50)}, p95 ${ms(p95)}${without ? "" : ` (${ratio.toFixed(2)} ×)`}`,
+    floor: without
+      ? `none: ${floor.message.split("\n")[0]}`
+      : `the launcher alone, \`true\` for the agent, p95 ${ms(alone)}`,
     budget: "all, p95 ≤ 1.6 × and ≤ 800 ms",
-    met: succeeded === burst && ratio <= 1.6 && p95 <= 800,
-    data: { succeeded, p50, p95, floor: alone, ratio },
+    met: succeeded === burst && (without || ratio <= 1.6) && p95 <= 800,
+    data: { succeeded, p50, p95, ...(without ? {} : { floor: alone, ratio }) },
   };
 }
 
