@@ -42,7 +42,7 @@ export interface LauncherFloor extends AsyncDisposable {
   launch(count: number): Promise<number[]>;
 }
 
-/** @throws Error where there is no C compiler. */
+/** @throws Error where there is no C compiler, or no static C library. */
 export async function launcherFloor(): Promise<LauncherFloor> {
   await using stack = new AsyncDisposableStack();
   const folder = await mkdtemp(path.join(tmpdir(), "alcove-bench-launcher-"));
@@ -75,14 +75,18 @@ export async function launcherFloor(): Promise<LauncherFloor> {
       // What is to be launched is known before the clock runs: that is the service's part.
       const specs = await Promise.all(names.map((name) => planned({ site, ground, instanceId }, name)));
       const started = performance.now();
-      const times = await Promise.all(
+      const launched = await Promise.allSettled(
         specs.map(async (spec) => {
           await launcher.launch(spec);
           return performance.now() - started;
         }),
       );
+      // Also those of which one failed: their ids and groups are the machine's.
       await Promise.all(names.map((name) => site.remove(ground, name)));
-      return times;
+      return launched.map((each) => {
+        if (each.status === "rejected") throw each.reason;
+        return each.value;
+      });
     },
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };

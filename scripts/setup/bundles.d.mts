@@ -2,5 +2,5 @@ export function ensureBundle(
   root: string,
   node: string,
   kind: "client" | "service",
-  options?: { longestWaitMs: number },
+  options?: { waitMs?: number; makingMs?: number },
 ): Promise<void>;

@@ -14,28 +14,32 @@ const without = {
 
 /** Another's takes three seconds; a set-up that compiles holds nobody up who can do without what it makes. */
 const longestWaitMs = 30_000;
+/** A bundler that hangs is one that there is none of. */
+const longestMakingMs = 60_000;
 
 /** Half a second for the client's, one to three for the service's; where it cannot be had, the commands run from their sources. */
-export async function ensureBundle(root, node, kind, options = { longestWaitMs }) {
+export async function ensureBundle(root, node, kind, options = {}) {
   if (bundle.currentBundle(root, kind) !== undefined || !mayWrite(path.join(root, "packages/cli"))) return;
   try {
-    await withSetupLock(root, () => make(root, node, kind), options);
+    const { makingMs = longestMakingMs, waitMs = longestWaitMs } = options;
+    await withSetupLock(root, () => make(root, node, kind, makingMs), { longestWaitMs: waitMs });
   } catch (error) {
     // The lock's: no disk left, `.runtime` is another user's, a set-up takes long.
     tell(kind, error.message);
   }
 }
 
-function make(root, node, kind) {
+function make(root, node, kind, makingMs) {
   // Made by somebody else meanwhile.
   if (bundle.currentBundle(root, kind) !== undefined) return;
   const args = [path.join(root, "scripts/bundle.mjs"), kind];
-  const made = spawnSync(node, args, { encoding: "utf8" });
+  const made = spawnSync(node, args, { encoding: "utf8", timeout: makingMs, killSignal: "SIGKILL" });
   if (made.status === 0) return;
   tell(kind, whyNotMade(made));
 }
 
 function whyNotMade({ error, signal, status, stderr }) {
+  if (error?.code === "ETIMEDOUT") return "it took too long";
   if (error) return error.message;
   if (signal) return `ended by ${signal}`;
   // What the bundler says first is only that it failed.

@@ -93,7 +93,7 @@ describe("who starts without a bundle", () => {
     await rm(path.join(root, ".runtime"));
     await mkdir(path.join(root, ".runtime"));
     await writeFile(path.join(root, ".runtime/setup.lock"), String(process.pid));
-    await ensureBundle(root, none, "service", { longestWaitMs: 300 });
+    await ensureBundle(root, none, "service", { waitMs: 300 });
   });
 
   test("is told why, also in the words of a system that the bundler wraps", async () => {
@@ -105,10 +105,13 @@ describe("who starts without a bundle", () => {
     await ensureBundle(root, failing, "service");
     await writeFile(failing, "#!/bin/sh\nkill -KILL $$\n");
     await ensureBundle(root, failing, "service");
+    await writeFile(failing, "#!/bin/sh\nexec sleep 60\n");
+    await ensureBundle(root, failing, "service", { makingMs: 300 });
     const lines = said.mock.calls.map(([line]) => String(line));
     said.mockRestore();
     expect(lines[0]).toMatch(/could be made: No space left on device\n$/);
     expect(lines[1]).toMatch(/could be made: ended by SIGKILL\n$/);
+    expect(lines[2]).toMatch(/could be made: it took too long\n$/);
   });
 });
 
