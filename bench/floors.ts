@@ -7,8 +7,15 @@ import { timeEach } from "./stats.ts";
 
 const run = promisify(execFile);
 
+let built: Promise<string> | undefined;
+
 /** Builds the floor program once. @returns its path. */
-export async function floorProgram(): Promise<string> {
+export function floorProgram(): Promise<string> {
+  built ??= build();
+  return built;
+}
+
+async function build(): Promise<string> {
   const crate = path.join(projectRoot, "bench", "floor");
   await run("cargo", ["build", "--release", "--quiet"], { cwd: crate });
   return path.join(crate, "target", "release", "alcove-floor");

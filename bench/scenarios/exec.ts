@@ -3,10 +3,11 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { floorProgram, forkExec, forkExecPerSecond, freshProot, which } from "../floors.ts";
 import { KeepAliveClient } from "../keep-alive-client.ts";
+import { type Calls, timeCalls } from "../light-client.ts";
 import { inRounds, median, medianRatio } from "../rounds.ts";
 import type { Row } from "../row.ts";
 import { startService } from "../service.ts";
-import { ms, percent, perSecond, summarize, sustain, timeEach } from "../stats.ts";
+import { ms, percent, perSecond, summarize, timeEach } from "../stats.ts";
 
 interface Spawned {
   id: string;
@@ -18,44 +19,46 @@ const rounds = 7;
 /** Before that V8 has compiled little of the service. */
 const warmUp = 1_000;
 const fresh = 150;
+/** More calls than a round has time for. */
+const unbounded = 1_000_000;
 
 /** Buffered exec of `true` on native: the first calls of a service, one client, then sixteen. */
 export async function nativeExec(): Promise<Row[]> {
   // Made before a connection would wait for it.
   await floorProgram();
   await using service = await startService({ ALCOVE_PROVIDERS_DEFAULT: "native" });
-  const client = new KeepAliveClient(service.url);
+  const { url } = service;
+  const client = new KeepAliveClient(url);
   // With one virtual CPU the sandbox's own limit would be measured.
   const { id } = await client.expect<Spawned>(201, "POST", "/sandboxes", { vcpus: 2 });
-  const exec = (with_: KeepAliveClient) => with_.expect(200, "POST", `/sandboxes/${id}/exec`, trueCommand);
-  const p50 = async (count: number) =>
-    summarize(await timeEach({ count, warmup: 0 }, () => exec(client))).p50;
+  client.close();
+  const exec = { method: "POST", path: `/sandboxes/${id}/exec`, body: trueCommand };
+  const times = async (options: Omit<Calls, "url">) => (await timeCalls([exec], { url, ...options })).flat();
+  const p50 = async (count: number) => summarize(await times({ count })).p50;
   const floorP50 = async () => summarize(await forkExec(["/bin/true"], 120)).p50;
   const aboveFloor = (figure: number, floor: number) => (figure - floor) / floor;
 
   await floorP50();
   const first = { floor: await floorP50(), p50: await p50(fresh) };
-  await timeEach({ count: warmUp, warmup: 0 }, () => exec(client));
+  await times({ count: warmUp });
   const serial = await inRounds(rounds, { floor: floorP50, exec: () => p50(120) });
   const [one, floor] = [median(serial.exec), median(serial.floor)];
   const above = medianRatio(serial.exec, serial.floor, aboveFloor);
 
-  const clients = Array.from({ length: 16 }, () => new KeepAliveClient(service.url));
-  const sixteen = (durationMs: number) =>
-    sustain({ clients: 16, durationMs }, (index) => exec(clients[index] ?? client));
+  const sixteen = (durationMs: number) => times({ clients: 16, count: unbounded, durationMs });
   await sixteen(1_000);
   const samples: number[] = [];
   const load = await inRounds(rounds, {
     bothCores: () => forkExecPerSecond(["/bin/true"], 750),
     exec: async () => {
-      const sustained = await sixteen(1_000);
-      samples.push(...sustained.samples);
-      return sustained.perSecond;
+      const taken = await sixteen(1_000);
+      samples.push(...taken);
+      const busyMs = taken.reduce((sum, each) => sum + each, 0) / 16;
+      return (taken.length * 1_000) / busyMs;
     },
   });
   const loaded = summarize(samples);
   const share = medianRatio(load.exec, load.bothCores);
-  for (const each of [client, ...clients]) each.close();
   const firstAbove = aboveFloor(first.p50, first.floor);
   return [
     {

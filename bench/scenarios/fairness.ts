@@ -4,6 +4,7 @@ import { Agent, type IncomingMessage, request } from "node:http";
 import { setTimeout as delay } from "node:timers/promises";
 import { type FairnessFloor, fairnessFloor } from "../fairness-floors.ts";
 import { KeepAliveClient } from "../keep-alive-client.ts";
+import { type Call, timeCalls } from "../light-client.ts";
 import type { Row } from "../row.ts";
 import { startService } from "../service.ts";
 import { ms, type Summary, summarize } from "../stats.ts";
@@ -57,21 +58,23 @@ export async function fairness(): Promise<Row[]> {
   const spawn = async () => (await client.expect<Spawned>(201, "POST", "/sandboxes", {})).id;
   const neighbour = await spawn();
   const ids = [await spawn(), await spawn()];
-  const exec = async () => {
-    const started = performance.now();
-    await client.expect(200, "POST", `/sandboxes/${neighbour}/exec`, { command: "/bin/true", mode: "argv" });
-    return performance.now() - started;
+  const exec: Call = {
+    method: "POST",
+    path: `/sandboxes/${neighbour}/exec`,
+    body: { command: "/bin/true", mode: "argv" },
   };
-  for (let index = 0; index < warmup; index++) await exec();
+  const block = async (count: number) =>
+    summarize((await timeCalls([exec], { url: service.url, count })).flat());
+  await block(warmup);
   const rows: Row[] = [];
   for (const { what, begin, floor: beginFloor } of hogs) {
     const [alone, beside]: [Summary[], Summary[]] = [[], []];
     const [bareAlone, bareBeside]: [Summary[], Summary[]] = [[], []];
     for (let round = 0; round < rounds; round++) {
-      alone.push(await block(exec));
+      alone.push(await block(execsInRound));
       const end = await begin({ url: service.url, client, ids });
       await delay(settleMs);
-      beside.push(await block(exec));
+      beside.push(await block(execsInRound));
       await end();
       await delay(settleMs);
       if (floor === undefined || beginFloor === undefined) continue;
@@ -86,12 +89,6 @@ export async function fairness(): Promise<Row[]> {
   }
   client.close();
   return rows;
-}
-
-async function block(exec: () => Promise<number>): Promise<Summary> {
-  const taken: number[] = [];
-  for (let index = 0; index < execsInRound; index++) taken.push(await exec());
-  return summarize(taken);
 }
 
 function median(blocks: readonly Summary[]): { p50: number; p95: number } {

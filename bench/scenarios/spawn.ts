@@ -4,6 +4,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { bubblewrap } from "../floors.ts";
 import { KeepAliveClient } from "../keep-alive-client.ts";
 import { launcherFloor } from "../launcher-floor.ts";
+import { type Call, timeCalls } from "../light-client.ts";
 import { inRounds, median, medianRatio } from "../rounds.ts";
 import type { Row } from "../row.ts";
 import { type Service, startService } from "../service.ts";
@@ -14,63 +15,54 @@ interface Spawned {
 }
 
 const echo = { command: "echo ready" };
+/** A sandbox's life. */
+const life: readonly Call[] = [
+  { method: "POST", path: "/sandboxes", body: {} },
+  { method: "POST", path: "/sandboxes/{id}/exec", body: echo },
+  { method: "DELETE", path: "/sandboxes/{id}" },
+];
 
-/** A service whose spawns are timed, and what they took, milliseconds. */
-interface Timed {
-  service: Service;
-  client: KeepAliveClient;
-  spawned: number[];
-  ready: number[];
-  destroyed: number[];
+/** What the lives of sandboxes took, milliseconds. */
+class Lives {
+  readonly spawned: number[] = [];
+  readonly ready: number[] = [];
+  readonly destroyed: number[] = [];
+
+  add([spawned = Number.NaN, answered = Number.NaN, destroyed = Number.NaN]: readonly number[]): void {
+    this.spawned.push(spawned);
+    this.ready.push(spawned + answered);
+    this.destroyed.push(destroyed);
+  }
 }
 
-/** Calls that a fresh service answers slower, and those that make it a warm one: three a round. */
-const freshRounds = 50;
-const warmupRounds = 330;
-const measuredRounds = 60;
+/** In a row, of sandboxes as of the floor's processes; the first of them after a pause, which leaves nothing in the processors' caches. */
+const inRow = 3;
+const freshRounds = 17;
+/** Three calls each, until the service is a warm one. */
+const warmupLives = 330;
+const measuredRounds = 40;
 const burst = 100;
 const burstRounds = 5;
 
 /** Spawn to first output and destroy on native, cold and from prepared sandboxes, one at a time, in turns with the floor; then a hundred at once. */
 export async function nativeSpawn(): Promise<Row[]> {
-  await using stack = new AsyncDisposableStack();
-  const open = async (settings: Record<string, string>): Promise<Timed> => {
-    const service = stack.use(await startService({ ALCOVE_PROVIDERS_DEFAULT: "native", ...settings }));
-    const client = new KeepAliveClient(service.url);
-    stack.defer(() => client.close());
-    return { service, client, spawned: [], ready: [], destroyed: [] };
-  };
-  const cold = await open({ ALCOVE_PROVIDERS_NATIVE_PREPARED: "0" });
-  const prepared = await open({});
-  const rounds = async (count: number): Promise<number[]> => {
-    const floors: number[] = [];
-    for (const { spawned, ready, destroyed } of [cold, prepared])
-      for (const samples of [spawned, ready, destroyed]) samples.length = 0;
-    for (let index = 0; index < count; index++) {
-      floors.push(...((await bubblewrap(3)) ?? []));
-      await once(cold);
-      await stocked(prepared.service);
-      await once(prepared);
-    }
-    return floors;
-  };
-  await once(prepared);
-  const freshFloors = await rounds(freshRounds);
-  const fresh = [
-    ...rowsOf("cold, fresh service", cold, freshFloors),
-    ...rowsOf("prepared, fresh service", prepared, freshFloors),
-  ];
-  for (let index = freshRounds; index < warmupRounds; index++)
-    for (const timed of [cold, prepared]) await once(timed);
-  const floors = await rounds(measuredRounds);
-  const gone = summarize(cold.destroyed);
-  const rows = [
-    ...rowsOf("cold", cold, floors, { spawn: 1.3, ready: 1.7 }),
-    ...rowsOf("prepared", prepared, floors, { spawn: 0.6, ready: 1 }),
-    ...fresh,
-  ];
+  await using cold = await startService({
+    ALCOVE_PROVIDERS_DEFAULT: "native",
+    ALCOVE_PROVIDERS_NATIVE_PREPARED: "0",
+  });
+  await using prepared = await startService({ ALCOVE_PROVIDERS_DEFAULT: "native" });
+  await timeCalls(life, { url: prepared.url, count: 1 });
+  const fresh = await inTurns(freshRounds, { cold, prepared });
+  for (const { url } of [cold, prepared]) await timeCalls(life, { url, count: warmupLives });
+  const warm = await inTurns(measuredRounds, { cold, prepared });
+  const gone = summarize(warm.cold.destroyed);
   return [
-    ...rows,
+    ...rowsOf("cold", warm.cold, warm.floors, { spawn: 1.3, ready: 1.7 }),
+    ...rowsOf("prepared", warm.prepared, warm.floors, { spawn: 0.6, ready: 1 }),
+    ...rowsOf("cold, after a pause", warm.coldAfterPause, warm.floorsAfterPause),
+    ...rowsOf("prepared, after a pause", warm.preparedAfterPause, warm.floorsAfterPause),
+    ...rowsOf("cold, fresh service", fresh.cold, fresh.floors),
+    ...rowsOf("prepared, fresh service", fresh.prepared, fresh.floors),
     {
       what: "native: destroy",
       figure: `p50 ${ms(gone.p50)}, p95 ${ms(gone.p95)}`,
@@ -79,20 +71,34 @@ export async function nativeSpawn(): Promise<Row[]> {
       met: gone.p50 <= 10,
       data: { p50: gone.p50, p95: gone.p95 },
     },
-    await burstRow(cold.service.url),
+    await burstRow(cold.url),
   ];
 }
 
-async function once({ client, spawned, ready, destroyed }: Timed): Promise<void> {
-  const started = performance.now();
-  const { id } = await client.expect<Spawned>(201, "POST", "/sandboxes", {});
-  const up = performance.now();
-  await client.expect(200, "POST", `/sandboxes/${id}/exec`, echo);
-  const answered = performance.now();
-  await client.expect(200, "DELETE", `/sandboxes/${id}`);
-  spawned.push(up - started);
-  ready.push(answered - started);
-  destroyed.push(performance.now() - answered);
+/** So many of each in a row, in turns. */
+async function inTurns(count: number, { cold, prepared }: { cold: Service; prepared: Service }) {
+  const taken = {
+    cold: new Lives(),
+    prepared: new Lives(),
+    coldAfterPause: new Lives(),
+    preparedAfterPause: new Lives(),
+    floors: [] as number[],
+    floorsAfterPause: [] as number[],
+  };
+  const live = async ({ url }: Service, all: Lives, afterPause: Lives) => {
+    const lives = await timeCalls(life, { url, count: inRow });
+    for (const each of lives) all.add(each);
+    afterPause.add(lives[0] ?? []);
+  };
+  for (let index = 0; index < count; index++) {
+    const floors = (await bubblewrap(inRow)) ?? [];
+    taken.floors.push(...floors);
+    taken.floorsAfterPause.push(...floors.slice(0, 1));
+    await live(cold, taken.cold, taken.coldAfterPause);
+    await stocked(prepared);
+    await live(prepared, taken.prepared, taken.preparedAfterPause);
+  }
+  return taken;
 }
 
 /** Waits until the service has made ahead what it keeps, and is quiet. */
@@ -108,7 +114,7 @@ async function stocked({ dataDir }: Service): Promise<void> {
 
 function rowsOf(
   kind: string,
-  { spawned, ready }: Timed,
+  { spawned, ready }: Lives,
   floors: readonly number[],
   budgets?: { spawn: number; ready: number },
 ): Row[] {

@@ -1,9 +1,13 @@
-//! Floors the benchmark compares with.
+//! Floors the benchmark compares with, and the client whose calls it times.
 //!
 //! `alcove-floor forkexec COUNT PROGRAM [ARG…]` starts PROGRAM COUNT times from this resident process, one after the
 //! other, with its output on /dev/null, and prints the nanoseconds of each run on a line of its own.
 //!
 //! `alcove-floor serve PORT` answers HTTP on the loopback: `/bytes/N` with N bytes, everything else with "ok"; an upgrade is agreed to, and what comes is said again.
+//!
+//! `alcove-floor http …` is the other side, see `http.rs`.
+
+mod http;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -84,10 +88,17 @@ fn main() {
         serve(port).expect("the port can be listened on");
         return;
     }
+    if let (Some("http"), 5..=6) = (arguments.get(1).map(String::as_str), arguments.len()) {
+        let numbers: Vec<u64> = arguments[2..].iter().map(|text| text.parse().expect("a number")).collect();
+        let report = http::run(numbers[0] as u16, numbers[1] as u32, numbers[2] as u32, numbers.get(3).copied());
+        println!("{}", report.join("
+"));
+        return;
+    }
     let count = arguments.get(2).and_then(|text| text.parse::<u32>().ok());
     let (Some("forkexec"), Some(count), true) = (arguments.get(1).map(String::as_str), count, arguments.len() > 3)
     else {
-        eprintln!("usage: alcove-floor forkexec COUNT PROGRAM [ARG…] | serve PORT");
+        eprintln!("usage: alcove-floor forkexec COUNT PROGRAM [ARG…] | serve PORT | http PORT CLIENTS COUNT [MILLISECONDS]");
         exit(2);
     };
     let words: Vec<CString> =
