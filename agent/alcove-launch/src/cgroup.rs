@@ -80,16 +80,10 @@ fn open_fd(path: &str, write: bool) -> Result<OwnedFd> {
     OpenOptions::new().read(true).write(write).open(path).map(OwnedFd::from).at(STEP, path)
 }
 
-/// Makes the groups and sets their limits. With v1 the calling process joins them, for its child to inherit.
+/// Makes the groups, without limits: `limit` sets those before anything runs in the groups that they are for. With v1 the calling process
+/// joins them, for its child to inherit.
 /// @param network whether there is a group for what carries the sandbox's network, beside the agent's and the commands'.
-pub fn enter(spec: &CgroupSpec, limits: &Limits, network: bool) -> Result<Handles> {
-    make_all(spec, limits.exec_group, network)?;
-    limit(spec, limits, network)?;
-    join(spec, limits.exec_group)
-}
-
-/// The same without limits, which `limit` sets before anything runs in the groups that they are for.
-pub fn enter_unlimited(spec: &CgroupSpec, exec_group: bool, network: bool) -> Result<Handles> {
+pub fn enter(spec: &CgroupSpec, exec_group: bool, network: bool) -> Result<Handles> {
     make_all(spec, exec_group, network)?;
     join(spec, exec_group)
 }
@@ -445,6 +439,13 @@ fn kill_members(dir: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As a launch does it.
+    fn limited(spec: &CgroupSpec, limits: &Limits, network: bool) -> Result<Handles> {
+        let handles = enter(spec, limits.exec_group, network)?;
+        limit(spec, limits, network)?;
+        Ok(handles)
+    }
     use crate::spec::CgroupDir;
 
     /// Directories of ordinary files, with the names that a kernel gives those of groups.
@@ -495,7 +496,7 @@ mod tests {
         let tree = Tree::new("v2", &[&inner[..], &["unified/rt/network"]].concat(), &V2);
         let spec = tree.spec(2, &["unified"]);
         let limits = Limits { memory_mb: 256, vcpus: 1.5, pids: 100, exec_group: true };
-        enter(&spec, &limits, true).expect("groups");
+        limited(&spec, &limits, true).expect("groups");
         join_network(&spec).expect("joined");
         for (file, value) in [
             ("rt/memory.max", (256u64 + 16 + 96) << 20),
@@ -524,7 +525,7 @@ mod tests {
         let inner = ["unified/rt", "unified/rt/agent", "unified/rt/execs", "unified/rt/execs/shared"];
         let tree = Tree::new("none", &inner, &V2);
         let limits = Limits { memory_mb: 256, vcpus: 1.0, pids: 100, exec_group: true };
-        enter(&tree.spec(2, &["unified"]), &limits, false).expect("groups");
+        limited(&tree.spec(2, &["unified"]), &limits, false).expect("groups");
         assert!(!tree.0.join("unified/rt/network").exists());
         assert_eq!(tree.written("unified/rt/pids.max"), "356");
     }
@@ -537,7 +538,7 @@ mod tests {
         let files = ["memory.limit_in_bytes", "memory.oom_control", "cpu.cfs_quota_us", "pids.max", "tasks"];
         let tree = Tree::new("v1", &[&groups.each_ref().map(String::as_str)[..], &inner].concat(), &files);
         let limits = Limits { memory_mb: 256, vcpus: 0.5, pids: 100, exec_group: true };
-        let handles = enter(&tree.spec(1, &names), &limits, false).expect("groups");
+        let handles = limited(&tree.spec(1, &names), &limits, false).expect("groups");
         for (file, value) in [
             ("cpu/rt/cpu.cfs_quota_us", ""),
             ("cpu/rt/execs/cpu.cfs_quota_us", "50000"),
@@ -560,7 +561,7 @@ mod tests {
         let tree = Tree::new("shared", &["cpu/rt", "cpu/rt/execs", "cpu/rt/agent"], &files);
         std::os::unix::fs::symlink("cpu", tree.0.join("cpuacct")).expect("a link");
         let limits = Limits { memory_mb: 256, vcpus: 1.0, pids: 100, exec_group: true };
-        enter(&tree.spec(1, &["cpu", "cpuacct"]), &limits, false).expect("groups");
+        limited(&tree.spec(1, &["cpu", "cpuacct"]), &limits, false).expect("groups");
         assert_eq!(tree.written("cpu/rt/agent/tasks"), "0");
         assert_eq!(tree.written("cpu/rt/tasks"), "");
     }

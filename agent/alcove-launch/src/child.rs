@@ -18,6 +18,8 @@ pub const PARKED: u8 = sys::held::READY;
 /// Sent right before the agent's exec, which closes the pipe: without it the pipe was closed by an end. Of one that was parked the
 /// agent says it itself, and closes the pipe then.
 pub const STARTING: u8 = sys::held::BEGUN;
+/// Heard once the sandbox has its limits, by one that is somebody's from the beginning.
+pub const LIMITED: u8 = b'L';
 
 pub struct Plan<'a> {
     pub spec: &'a LaunchSpec,
@@ -83,11 +85,9 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
     sys::write_all(plan.status, &[OWN_TABLE]).at("inside", "status")?;
 
     become_root(&plan.spec.ids)?;
-    // The kernel forgets the signal when ids change; a launcher that died meanwhile has closed its end of the pipe.
+    // The kernel forgets the signal when ids change. A launcher that died meanwhile has closed its end of the pipe, which is read once more,
+    // by the agent of one that is nobody's yet.
     sys::set_death_signal(libc::SIGKILL).at("inside", "death signal")?;
-    if sys::wait_readable(plan.go, 0).at("inside", "launcher")? {
-        return Err(StepError::new("inside", "the launcher went away"));
-    }
     // What is mounted outside from here on stays outside.
     sys::cut_propagation().at("mount", "private mounts")?;
     // SAFETY: plain numbers.
@@ -122,6 +122,10 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
         arguments.extend(["--datagram-sockets".to_owned(), datagrams.to_string()]);
     }
     if plan.owned.is_some() {
+        let mut limited = [0u8; 1];
+        if sys::read(plan.go, &mut limited).at("inside", "limits")? != 1 || limited[0] != LIMITED {
+            return Err(StepError::new("inside", "the launcher went away"));
+        }
         sys::set_death_signal(0).at("inside", "death signal")?;
         sys::write_all(plan.status, &[STARTING]).at("inside", "status")?;
     } else {

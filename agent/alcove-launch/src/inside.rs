@@ -240,24 +240,30 @@ fn mask_proc(mut empty: Option<OwnedFd>) -> Result<()> {
             sys::move_mount(clone.as_raw_fd(), libc::AT_FDCWD, &path).at(STEP, &path)?;
         }
     }
-    // The first is made from the null device; the others are clones of it, read-only as it is.
-    let mut source = "/dev/null".to_owned();
-    for (path, is_dir) in hidden_proc()? {
+    // The first is made from the null device; the others are clones of it, read-only as it is, by one call each: there are forty.
+    let mut source: Option<String> = None;
+    let hidden = hidden_proc()?;
+    let mut dirs = hidden.iter().filter(|(_, is_dir)| *is_dir).count();
+    for (path, is_dir) in hidden {
         if is_dir {
             match empty {
                 Some(mount) => sys::move_mount(mount.as_raw_fd(), libc::AT_FDCWD, &path).at(STEP, &path)?,
                 None => sys::mount("empty", &path, "tmpfs", EMPTY_FLAGS, EMPTY_OPTIONS).at(STEP, &path)?,
             }
-            // For the next one.
-            empty = Some(sys::open_tree(libc::AT_FDCWD, &path, sys::OPEN_TREE_CLONE).at(STEP, &path)?);
+            dirs -= 1;
+            // For the next one: to close one that nobody attached waits for every processor.
+            empty = match dirs {
+                0 => None,
+                _ => Some(sys::open_tree(libc::AT_FDCWD, &path, sys::OPEN_TREE_CLONE).at(STEP, &path)?),
+            };
+        } else if let Some(source) = &source {
+            sys::mount(source, &path, "", libc::MS_BIND, "").at(STEP, &path)?;
         } else {
-            let null = sys::open_tree(libc::AT_FDCWD, &source, sys::OPEN_TREE_CLONE).at(STEP, &source)?;
-            if source == "/dev/null" {
-                let attributes = MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..MountAttr::default() };
-                sys::mount_setattr(null.as_raw_fd(), 0, &attributes).at(STEP, &path)?;
-            }
+            let null = sys::open_tree(libc::AT_FDCWD, "/dev/null", sys::OPEN_TREE_CLONE).at(STEP, "/dev/null")?;
+            let attributes = MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..MountAttr::default() };
+            sys::mount_setattr(null.as_raw_fd(), 0, &attributes).at(STEP, &path)?;
             sys::move_mount(null.as_raw_fd(), libc::AT_FDCWD, &path).at(STEP, &path)?;
-            source = path;
+            source = Some(path);
         }
     }
     Ok(())

@@ -1,7 +1,8 @@
 //! The outer half of a launch: everything that needs the service's own rights. `child.rs` is the inner half.
 //!
-//! Order: a directory with its record on disk, cgroups, clone, id maps, overlay, pid on disk, then the child is released. A death
-//! at any point leaves a directory that says what to undo, and no process: until its last step the child dies with us.
+//! Order: a directory with its record on disk, cgroups, clone, id maps, overlay, then the child is released; while it makes itself a
+//! home, pid on disk, network and limits; its last step waits for those. A death at any point leaves a directory that says what to
+//! undo, and no process: until that last step the child dies with us.
 
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Instant;
@@ -17,6 +18,8 @@ pub struct Launched {
     pub start_time: u64,
     pub stages: Vec<(&'static str, u64)>,
     pub notes: Vec<String>,
+    /// See `Begun`.
+    pub used: Vec<OwnedFd>,
 }
 
 /// Microseconds of each stage.
@@ -46,6 +49,9 @@ pub struct Begun {
     go: OwnedFd,
     status: OwnedFd,
     ends: bool,
+    /// Mounts that are attached nowhere. Whoever is the last to close one waits for every processor: not who starts the agent, and
+    /// not before the launch is told.
+    used: Vec<OwnedFd>,
 }
 
 impl Begun {
@@ -54,7 +60,18 @@ impl Begun {
         read_outcome(self.status.as_raw_fd(), self.pid, Vec::new())?;
         self.stages.end("inside");
         self.ends = false;
-        Ok(Launched { pid: self.pid, start_time: self.start_time, stages: self.stages.take(), notes: Vec::new() })
+        let used = std::mem::take(&mut self.used);
+        Ok(Launched { pid: self.pid, start_time: self.start_time, stages: self.stages.take(), notes: Vec::new(), used })
+    }
+
+    /// Sets the limits and tells the child, which starts nothing without them.
+    fn limit(&self, spec: &LaunchSpec) -> Result<()> {
+        if let Some(group) = &spec.cgroup {
+            cgroup::limit(group, &spec.limits, spec.outbound.is_some())?;
+        }
+        // One that is gone has said why, or is missed.
+        let _ = sys::write_all(self.go.as_raw_fd(), &[child::LIMITED]);
+        Ok(())
     }
 
     /// Waits until nothing is left to do before it is somebody's.
@@ -62,6 +79,7 @@ impl Begun {
         let mut first = [0u8; 1];
         let count = sys::read(self.status.as_raw_fd(), &mut first).at("inside", "status")?;
         if count == 1 && first[0] == child::PARKED {
+            self.used.clear();
             self.stages.end("inside");
             return Ok(());
         }
@@ -88,7 +106,7 @@ impl Drop for Begun {
     }
 }
 
-/// @param on_socket as soon as what is said at the agent's socket waits there for it.
+/// @param on_socket once the child has the rest of the way to itself: what is said at the agent's socket waits there for it.
 pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>, on_socket: impl FnOnce()) -> Result<Launched> {
     let owned = Owned { hostname: spec.hostname.clone(), limits: spec.limits.clone() };
     begin(spec, ready, Some(owned), on_socket)?.finish()
@@ -102,15 +120,14 @@ pub fn begin(
     on_socket: impl FnOnce(),
 ) -> Result<Begun> {
     let mut stages = Stages { since: Instant::now(), done: Vec::new() };
+    let limits = owned.is_some();
     let rooted = matches!(spec.ids, IdsSpec::Range { .. });
 
     let Opened { listener, console } = folder::enter(&spec.dir, &spec.record, ready)?;
-    on_socket();
     stages.end("directory");
 
     let handles = match &spec.cgroup {
-        Some(group) if owned.is_some() => cgroup::enter(group, &spec.limits, spec.outbound.is_some())?,
-        Some(group) => cgroup::enter_unlimited(group, spec.limits.exec_group, spec.outbound.is_some())?,
+        Some(group) => cgroup::enter(group, spec.limits.exec_group, spec.outbound.is_some())?,
         None => cgroup::Handles::default(),
     };
     stages.end("cgroup");
@@ -162,7 +179,9 @@ pub fn begin(
     // A machine may not let us; the sandbox is none the worse for it.
     let _ = leave_protection(pid);
     stages.end("clone");
-    let mut begun = Begun { pid, start_time: 0, stages, go: go_writer, status: status_reader, ends: true };
+    let mut used = Vec::from_iter(agent);
+    let mut begun =
+        Begun { pid, start_time: 0, stages, go: go_writer, status: status_reader, ends: true, used: vec![] };
 
     idmap::write(pid, &spec.ids)?;
     begun.stages.end("id_map");
@@ -174,7 +193,7 @@ pub fn begin(
         }
         None => None,
     };
-    let root = if rooted { Some(make_root(spec, ready, pid)?) } else { None };
+    let root = if rooted { Some(make_root(spec, ready, pid, &mut used)?) } else { None };
     let proc = if rooted && spec.proc_outside { Some(proc_from_outside(pid)?) } else { None };
     // Where none can be made, as in containers, the machine's are shared.
     let dev = match spec.ids {
@@ -183,6 +202,20 @@ pub fn begin(
     };
     begun.stages.end("overlay");
 
+    let numbers = [&root, &proc, &dev].map(|mount| mount.as_ref().map_or(-1, AsRawFd::as_raw_fd).to_ne_bytes());
+    sys::write_all(begun.go.as_raw_fd(), &numbers.concat()).at("clone", "release")?;
+    // Whoever hears of it may get this processor at once: from here on the child has the longer way.
+    on_socket();
+    let mut first = [0u8; 1];
+    let count = sys::read(begun.status.as_raw_fd(), &mut first).at("clone", "status")?;
+    if count != 1 || first[0] != child::OWN_TABLE {
+        return Err(StepError::new("clone", "the sandbox's first process ended before it began"));
+    }
+    // The child has its own descriptors now; with ours closed, its exec closes the pipe.
+    drop(status_writer);
+    begun.used = used;
+    begun.used.extend([root, proc, dev].into_iter().flatten());
+    // What follows is done while the child makes itself a home.
     begun.start_time = sys::start_time(pid).at("record", "start time")?;
     let boot_id = sys::boot_id().at("record", "boot id")?;
     let record = ProcessRecord { pid, start_time: begun.start_time, boot_id };
@@ -194,14 +227,9 @@ pub fn begin(
         begun.stages.end("network");
     }
 
-    let numbers = [&root, &proc, &dev].map(|mount| mount.as_ref().map_or(-1, AsRawFd::as_raw_fd).to_ne_bytes());
-    sys::write_all(begun.go.as_raw_fd(), &numbers.concat()).at("clone", "release")?;
-    let mut first = [0u8; 1];
-    let count = sys::read(begun.status.as_raw_fd(), &mut first).at("clone", "status")?;
-    if count != 1 || first[0] != child::OWN_TABLE {
-        return Err(StepError::new("clone", "the sandbox's first process ended before it began"));
+    if limits {
+        begun.limit(spec)?;
     }
-    // The child has its own descriptors now; with ours closed, its exec closes the pipe.
     Ok(begun)
 }
 
@@ -217,7 +245,7 @@ fn unprotected(score: &str) -> &str {
     if score.starts_with('-') { "0" } else { score }
 }
 
-fn make_root(spec: &LaunchSpec, ready: Option<&Ready>, pid: i32) -> Result<OwnedFd> {
+fn make_root(spec: &LaunchSpec, ready: Option<&Ready>, pid: i32, used: &mut Vec<OwnedFd>) -> Result<OwnedFd> {
     let IdsSpec::Range { base, count } = spec.ids else {
         return Err(StepError::new("overlay", "only a rooted launch mounts from outside"));
     };
@@ -227,7 +255,7 @@ fn make_root(spec: &LaunchSpec, ready: Option<&Ready>, pid: i32) -> Result<Owned
             Some(ready) => ready.mount.try_clone().at("disk", "descriptor")?,
             None => disk::make(template, disk::IMAGE)?,
         };
-        if let Some(root) = layered_on(&disk, &spec.root, base, pid)? {
+        if let Some(root) = layered_on(&disk, &spec.root, base, pid, used)? {
             return Ok(root);
         }
         disk::enter(&disk)?;
@@ -237,27 +265,33 @@ fn make_root(spec: &LaunchSpec, ready: Option<&Ready>, pid: i32) -> Result<Owned
     }
     let root = match &spec.root {
         RootSpec::Host { skeleton, copy: true } => overlay::copied(skeleton, base, count)?,
-        RootSpec::Host { skeleton: lower, copy: false } => layered(lower, base, pid, false)?,
-        RootSpec::Image { rootfs: lower, shifted } => layered(lower, base, pid, *shifted)?,
+        RootSpec::Host { skeleton: lower, copy: false } => layered(lower, base, pid, false, used)?,
+        RootSpec::Image { rootfs: lower, shifted } => layered(lower, base, pid, *shifted, used)?,
     };
     std::env::set_current_dir(&record).at("disk", record.display())?;
     Ok(root)
 }
 
-fn layered(lower: &str, base: u32, pid: i32, shifted: bool) -> Result<OwnedFd> {
+fn layered(lower: &str, base: u32, pid: i32, shifted: bool, used: &mut Vec<OwnedFd>) -> Result<OwnedFd> {
     overlay::make_layers(libc::AT_FDCWD, Some(base))?;
-    overlay::rooted(lower, pid, shifted)
+    overlay::rooted(lower, pid, shifted, used)
 }
 
 /// The shortest way, where the kernel has it: nothing is attached, and nobody needs a mount namespace for it.
-fn layered_on(disk: &OwnedFd, root: &RootSpec, base: u32, pid: i32) -> Result<Option<OwnedFd>> {
+fn layered_on(
+    disk: &OwnedFd,
+    root: &RootSpec,
+    base: u32,
+    pid: i32,
+    used: &mut Vec<OwnedFd>,
+) -> Result<Option<OwnedFd>> {
     let (lower, shifted) = match root {
         RootSpec::Host { copy: true, .. } => return Ok(None),
         RootSpec::Host { skeleton, copy: false } => (skeleton, false),
         RootSpec::Image { rootfs, shifted } => (rootfs, *shifted),
     };
     overlay::make_layers(disk.as_raw_fd(), Some(base))?;
-    overlay::rooted_on(disk, lower, pid, shifted)
+    overlay::rooted_on(disk, lower, pid, shifted, used)
 }
 
 /// A detached procfs of the sandbox's process namespace, made from outside of its user namespace: by a process that

@@ -90,32 +90,42 @@ fn escaped(path: &str) -> String {
 /// The overlay of a rooted service, detached, with the layers of the working directory. `pid` lives in the user namespace
 /// that owns the ids.
 ///
-/// `shifted`: the files belong to the sandbox's ids already.
-pub fn rooted(lower: &str, pid: i32, shifted: bool) -> Result<OwnedFd> {
+/// `shifted`: the files belong to the sandbox's ids already. `used`: see `Begun`.
+pub fn rooted(lower: &str, pid: i32, shifted: bool, used: &mut Vec<OwnedFd>) -> Result<OwnedFd> {
     let lower_clone = lower_clone(lower, pid, shifted)?;
-    match by_descriptor(&lower_clone, None) {
-        Ok(overlay) => Ok(overlay),
+    let overlay = match by_descriptor(&lower_clone, None) {
+        Ok(overlay) => overlay,
         // Before Linux 6.8 a layer cannot be given as a descriptor.
         Err(first) => by_path(&lower_clone).map_err(|mut error| {
             error.message = format!("{} (by descriptor: {first})", error.message);
             error
-        }),
-    }
+        })?,
+    };
+    used.push(lower_clone);
+    Ok(overlay)
 }
 
 /// The same with the layers of a file system that is attached nowhere.
 /// @returns nothing before Linux 6.13, which wants those at a path.
-pub fn rooted_on(layers: &OwnedFd, lower: &str, pid: i32, shifted: bool) -> Result<Option<OwnedFd>> {
+pub fn rooted_on(
+    layers: &OwnedFd,
+    lower: &str,
+    pid: i32,
+    shifted: bool,
+    used: &mut Vec<OwnedFd>,
+) -> Result<Option<OwnedFd>> {
     let lower_clone = lower_clone(lower, pid, shifted)?;
     let mut opened = Vec::new();
     for (name, _) in LAYERS {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
         opened.push(sys::open_path_at(layers.as_raw_fd(), name, flags, 0).at(STEP, name)?);
     }
-    match &opened[..] {
-        [upper, work] => Ok(by_descriptor(&lower_clone, Some((upper, work))).ok()),
-        _ => Ok(None),
-    }
+    let overlay = match &opened[..] {
+        [upper, work] => by_descriptor(&lower_clone, Some((upper, work))).ok(),
+        _ => None,
+    };
+    used.push(lower_clone);
+    Ok(overlay)
 }
 
 fn lower_clone(lower: &str, pid: i32, shifted: bool) -> Result<OwnedFd> {

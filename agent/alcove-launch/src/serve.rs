@@ -304,6 +304,7 @@ fn send_listening(id: u64) {
 }
 
 fn send_launched(id: u64, launched: Launched) {
+    let Launched { used, .. } = launched;
     send(&Reply {
         pid: Some(launched.pid),
         start_time: Some(launched.start_time),
@@ -311,6 +312,7 @@ fn send_launched(id: u64, launched: Launched) {
         notes: launched.notes,
         ..plain(id, true)
     });
+    drop(used);
 }
 
 fn fail_launch(id: u64, error: &StepError, ready: Option<Ready>) {

@@ -35,18 +35,19 @@ fn program() -> Program {
     program.put(JUMP_EQUAL, AUDIT_ARCH, 1, 0);
     program.give(refused);
     program.load(NUMBER);
-    for calls in [CARRYING, KEEPING, ASKING] {
-        program.when_any(&calls.iter().map(|call| *call as u32).collect::<Vec<_>>(), RET_ALLOW);
+    let mut calls = Calls::default();
+    for allowed in [CARRYING, KEEPING, ASKING] {
+        calls.when_any(allowed, RET_ALLOW);
     }
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
-        program.only_for(call, |rules| {
+        calls.only_for(call, |rules| {
             rules.load(argument(2));
             rules.put(JUMP_ANY_BIT, libc::PROT_EXEC as u32, 0, 1);
             rules.give(refused);
             rules.give(RET_ALLOW);
         });
     }
-    program.only_for(libc::SYS_socket, |rules| {
+    calls.only_for(libc::SYS_socket, |rules| {
         rules.load(argument(0));
         rules.put(JUMP_EQUAL, libc::AF_NETLINK as u32, 1, 0);
         rules.give(refused);
@@ -55,7 +56,7 @@ fn program() -> Program {
         rules.give(refused);
     });
     // That a question is for one table of routes alone.
-    program.only_for(libc::SYS_setsockopt, |rules| {
+    calls.only_for(libc::SYS_setsockopt, |rules| {
         rules.load(argument(1));
         rules.put(JUMP_EQUAL, libc::SOL_NETLINK as u32, 1, 0);
         rules.give(refused);
@@ -63,7 +64,7 @@ fn program() -> Program {
         rules.when(libc::NETLINK_GET_STRICT_CHK as u32, RET_ALLOW);
         rules.give(refused);
     });
-    program.give(refused);
+    program.go_by(&calls, refused);
     program
 }
 

@@ -7,7 +7,7 @@
 //! applied after its changes.
 
 use crate::bpf::{
-    AND, ARCH, AUDIT_ARCH, JUMP_ANY_BIT, JUMP_EQUAL, JUMP_GREATER_EQUAL, NUMBER, Program, RET_ALLOW, RET_ASK,
+    AND, ARCH, AUDIT_ARCH, Calls, JUMP_ANY_BIT, JUMP_EQUAL, JUMP_GREATER_EQUAL, NUMBER, Program, RET_ALLOW, RET_ASK,
     RET_ERRNO, argument, argument_high,
 };
 use crate::socket_options;
@@ -155,29 +155,27 @@ pub const fn refuse(errno: i32) -> u32 {
 
 /// Everything a sandbox may not do. `uncounted` is for sockets in which memory waits that is counted for nobody.
 fn all(uncounted: u32) -> Program {
-    let mut program = own_table();
-    machines_memory(&mut program);
-    namespaces_and_kernel(&mut program);
-    out_of_sight(&mut program);
-    shared(&mut program, uncounted, false);
-    program.give(RET_ALLOW);
-    program
+    let mut calls = Calls::default();
+    machines_memory(&mut calls);
+    namespaces_and_kernel(&mut calls);
+    out_of_sight(&mut calls);
+    shared(&mut calls, uncounted, false);
+    refusing(&calls)
 }
 
 /// What reaches the tables and disks that sandboxes share with their host, and what an engine may allow that gives capabilities.
 /// `namespaces`: commands may make some of their own, as the operator gave them the capability for it.
 fn only_shared(uncounted: u32, namespaces: bool) -> Program {
-    let mut program = own_table();
-    machines_memory(&mut program);
-    decided_by_user(&mut program);
-    allowed_by_some_engines(&mut program, namespaces);
-    shared(&mut program, uncounted, true);
-    program.give(RET_ALLOW);
-    program
+    let mut calls = Calls::default();
+    machines_memory(&mut calls);
+    decided_by_user(&mut calls);
+    allowed_by_some_engines(&mut calls, namespaces);
+    shared(&mut calls, uncounted, true);
+    refusing(&calls)
 }
 
-/// Leaves the number of the call loaded.
-fn own_table() -> Program {
+/// What has no rules is allowed.
+fn refusing(calls: &Calls) -> Program {
     let mut program = Program::default();
     program.load(ARCH);
     // The 32-bit table, reached with `int 0x80`, has calls that this list does not name.
@@ -189,34 +187,35 @@ fn own_table() -> Program {
         program.put(JUMP_GREATER_EQUAL, X32_BIT, 0, 1);
         program.give(refuse(libc::ENOSYS));
     }
+    program.go_by(calls, RET_ALLOW);
     program
 }
 
 /// What takes pages from where no sandbox has any, or interrupts every processor of the machine, once a page, for memory of
-/// the caller's own: each has all processors flush what they know of it or hold back. First, for `mmap` is called often.
-fn machines_memory(program: &mut Program) {
+/// the caller's own: each has all processors flush what they know of it or hold back.
+fn machines_memory(calls: &mut Calls) {
     for (call, flags, huge, errno) in [
         // As where the pool is empty, and as by kernels before these flags.
         (libc::SYS_mmap, 3, HUGE_MAPPING, libc::ENOMEM),
         (libc::SYS_memfd_create, 1, HUGE_FILE, libc::EINVAL),
         (libc::SYS_shmget, 2, HUGE_SEGMENT, libc::ENOMEM),
     ] {
-        program.only_for(call, |rules| {
+        calls.only_for(call, |rules| {
             rules.load(argument(flags));
             rules.put(JUMP_ANY_BIT, huge, 0, 1);
             rules.give(refuse(errno));
             rules.give(RET_ALLOW);
         });
     }
-    program.only_for(libc::SYS_madvise, |rules| {
+    calls.only_for(libc::SYS_madvise, |rules| {
         rules.load(argument(2));
         rules.when_any(&[MADV_COLLAPSE, MADV_MERGEABLE], refuse(libc::EINVAL));
         rules.when_any(&GIVING_UP, DONE);
         rules.give(RET_ALLOW);
     });
     // The same advice, for any process.
-    program.when(libc::SYS_process_madvise as u32, refuse(libc::EPERM));
-    program.only_for(libc::SYS_move_pages, |rules| {
+    calls.when(libc::SYS_process_madvise, refuse(libc::EPERM));
+    calls.only_for(libc::SYS_move_pages, |rules| {
         // Without nodes it only says where pages are.
         for half in [argument(3), argument_high(3)] {
             rules.load(half);
@@ -225,13 +224,13 @@ fn machines_memory(program: &mut Program) {
         }
         rules.give(RET_ALLOW);
     });
-    program.when(libc::SYS_migrate_pages as u32, refuse(libc::EPERM));
+    calls.when(libc::SYS_migrate_pages, refuse(libc::EPERM));
     // A policy for a part of a shared mapping stays with the file, in memory that is counted for nobody and has no bound. As by
     // container engines; the policy of a process stays, which numactl and runtimes set.
-    program.when(libc::SYS_mbind as u32, refuse(libc::EPERM));
-    program.when(libc::SYS_memfd_secret as u32, refuse(libc::ENOSYS));
+    calls.when(libc::SYS_mbind, refuse(libc::EPERM));
+    calls.when(libc::SYS_memfd_secret, refuse(libc::ENOSYS));
     for (call, number) in WAITS {
-        program.only_for(*call, |rules| {
+        calls.only_for(*call, |rules| {
             rules.load(argument(*number));
             rules.put(JUMP_GREATER_EQUAL, MOST_WAITED_FOR + 1, 0, 1);
             // As where the kernel has no memory for its tables.
@@ -243,12 +242,12 @@ fn machines_memory(program: &mut Program) {
 
 /// What the kernel counts for each user id, or decides by them, where no namespace gives the sandbox ids of its own: its root is
 /// the host's, and a user of one sandbox is the same user of another.
-fn decided_by_user(program: &mut Program) {
+fn decided_by_user(calls: &mut Calls) {
     const F_SETPIPE_SZ: u32 = 1031;
     const F_SETSIG: u32 = 10;
     // As by a kernel without queues of POSIX messages, whose bytes are few for each user.
-    program.when(libc::SYS_mq_open as u32, refuse(libc::ENOSYS));
-    program.only_for(libc::SYS_fcntl, |rules| {
+    calls.when(libc::SYS_mq_open, refuse(libc::ENOSYS));
+    calls.only_for(libc::SYS_fcntl, |rules| {
         rules.load(argument(1));
         // As where the user's share of pipes is used up; pipes keep the size they have.
         rules.when(F_SETPIPE_SZ, refuse(libc::EPERM));
@@ -261,12 +260,12 @@ fn decided_by_user(program: &mut Program) {
 
 /// What Docker's profile refuses to whoever has no capability, and Podman's does not: namespaces of one's own, in which one has all of
 /// them, and keys, which the kernel keeps for each user.
-fn allowed_by_some_engines(program: &mut Program, namespaces: bool) {
+fn allowed_by_some_engines(calls: &mut Calls, namespaces: bool) {
     if !namespaces {
         // Its flags are in memory, where no filter sees them; programs have a fallback.
-        program.when(libc::SYS_clone3 as u32, refuse(libc::ENOSYS));
+        calls.when(libc::SYS_clone3, refuse(libc::ENOSYS));
         for call in [libc::SYS_clone, libc::SYS_unshare] {
-            program.only_for(call, |rules| {
+            calls.only_for(call, |rules| {
                 rules.load(argument(0));
                 rules.put(JUMP_ANY_BIT, NEW_NAMESPACES, 0, 1);
                 rules.give(refuse(libc::EPERM));
@@ -274,20 +273,14 @@ fn allowed_by_some_engines(program: &mut Program, namespaces: bool) {
             });
         }
     }
-    for call in [libc::SYS_keyctl, libc::SYS_add_key, libc::SYS_request_key] {
-        program.when(call as u32, refuse(libc::EPERM));
-    }
+    calls.when_any(&[libc::SYS_keyctl, libc::SYS_add_key, libc::SYS_request_key], refuse(libc::EPERM));
 }
 
 /// Threads have the open files of their process: a table of a thread's own would hide from the service what the kernel keeps for it.
-fn namespaces_and_kernel(program: &mut Program) {
-    for call in UNKNOWN {
-        program.when(*call as u32, refuse(libc::ENOSYS));
-    }
-    for call in FORBIDDEN {
-        program.when(*call as u32, refuse(libc::EPERM));
-    }
-    program.only_for(libc::SYS_clone, |rules| {
+fn namespaces_and_kernel(calls: &mut Calls) {
+    calls.when_any(UNKNOWN, refuse(libc::ENOSYS));
+    calls.when_any(FORBIDDEN, refuse(libc::EPERM));
+    calls.only_for(libc::SYS_clone, |rules| {
         rules.load(argument(0));
         rules.put(JUMP_ANY_BIT, NEW_NAMESPACES, 0, 1);
         rules.give(refuse(libc::EPERM));
@@ -296,13 +289,13 @@ fn namespaces_and_kernel(program: &mut Program) {
         rules.give(refuse(libc::EINVAL));
         rules.give(RET_ALLOW);
     });
-    program.only_for(libc::SYS_close_range, |rules| {
+    calls.only_for(libc::SYS_close_range, |rules| {
         rules.load(argument(2));
         rules.put(JUMP_ANY_BIT, libc::CLOSE_RANGE_UNSHARE, 0, 1);
         rules.give(refuse(libc::ENOSYS));
         rules.give(RET_ALLOW);
     });
-    program.only_for(libc::SYS_personality, |rules| {
+    calls.only_for(libc::SYS_personality, |rules| {
         rules.load(argument(0));
         for persona in PERSONALITIES {
             rules.when(persona, RET_ALLOW);
@@ -314,10 +307,10 @@ fn namespaces_and_kernel(program: &mut Program) {
 /// What takes a connection's bytes together with the memory they lie in, 32 KB for each that is counted for nobody, to where the
 /// service cannot see them: pipes, from there queues of Unix sockets, and the caller's own memory. Answered as for
 /// descriptors that cannot do it, on which programs read and write.
-fn out_of_sight(program: &mut Program) {
+fn out_of_sight(calls: &mut Calls) {
     const TCP_ZEROCOPY_RECEIVE: u32 = 35;
-    program.when(libc::SYS_splice as u32, refuse(libc::EINVAL));
-    program.only_for(libc::SYS_sendfile, |rules| {
+    calls.when(libc::SYS_splice, refuse(libc::EINVAL));
+    calls.only_for(libc::SYS_sendfile, |rules| {
         // With an offset it reads files alone.
         for half in [argument(2), argument_high(2)] {
             rules.load(half);
@@ -326,7 +319,7 @@ fn out_of_sight(program: &mut Program) {
         }
         rules.give(refuse(libc::EINVAL));
     });
-    program.only_for(libc::SYS_getsockopt, |rules| {
+    calls.only_for(libc::SYS_getsockopt, |rules| {
         rules.load(argument(1));
         rules.block(libc::IPPROTO_TCP as u32, |rules| {
             rules.load(argument(2));
@@ -338,30 +331,27 @@ fn out_of_sight(program: &mut Program) {
 }
 
 /// `packets`: packet sockets stay, which take a capability.
-fn shared(program: &mut Program, uncounted: u32, packets: bool) {
-    for call in ASYNCHRONOUS_IO.iter().chain(RINGS) {
-        program.when(*call as u32, refuse(libc::ENOSYS));
-    }
-    for call in PRETENDED {
-        program.when(*call as u32, DONE);
-    }
+fn shared(calls: &mut Calls, uncounted: u32, packets: bool) {
+    calls.when_any(ASYNCHRONOUS_IO, refuse(libc::ENOSYS));
+    calls.when_any(RINGS, refuse(libc::ENOSYS));
+    calls.when_any(PRETENDED, DONE);
     // As by file systems without room for it; the call that says the size in memory as by kernels before it.
     for call in [libc::SYS_setxattr, libc::SYS_lsetxattr, libc::SYS_fsetxattr] {
-        program.only_for(call, |rules| {
+        calls.only_for(call, |rules| {
             rules.load(argument(3));
             rules.put(JUMP_GREATER_EQUAL, LONGEST_ATTRIBUTE + 1, 0, 1);
             rules.give(refuse(libc::ENOSPC));
             rules.give(RET_ALLOW);
         });
     }
-    program.when(SYS_SETXATTRAT as u32, refuse(libc::ENOSYS));
+    calls.when(SYS_SETXATTRAT, refuse(libc::ENOSYS));
     // Answered as done too: what of it is the sandbox's own is given up when its memory is short.
-    program.only_for(libc::SYS_fadvise64, |rules| {
+    calls.only_for(libc::SYS_fadvise64, |rules| {
         rules.load(argument(3));
         rules.when(POSIX_FADV_DONTNEED, DONE);
         rules.give(RET_ALLOW);
     });
-    program.only_for(libc::SYS_ioctl, |rules| {
+    calls.only_for(libc::SYS_ioctl, |rules| {
         rules.load(argument(1));
         for request in FORBIDDEN_IOCTLS {
             rules.when(request, refuse(libc::EPERM));
@@ -370,17 +360,17 @@ fn shared(program: &mut Program, uncounted: u32, packets: bool) {
         rules.give(RET_ALLOW);
     });
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
-        program.only_for(call, |rules| common_sockets(rules, uncounted, packets));
+        calls.only_for(call, |rules| common_sockets(rules, uncounted, packets));
     }
-    program.only_for(libc::SYS_setsockopt, |rules| socket_options::rules(rules, packets));
-    own_filters(program);
+    calls.only_for(libc::SYS_setsockopt, |rules| socket_options::rules(rules, packets));
+    own_filters(calls);
     // A limit of 1 keeps dumps from the host's handler, a limit of 0 would not; changing it succeeds without effect.
-    program.only_for(libc::SYS_setrlimit, |rules| {
+    calls.only_for(libc::SYS_setrlimit, |rules| {
         rules.load(argument(0));
         rules.when(libc::RLIMIT_CORE as u32, DONE);
         rules.give(RET_ALLOW);
     });
-    program.only_for(libc::SYS_prlimit64, |rules| {
+    calls.only_for(libc::SYS_prlimit64, |rules| {
         rules.load(argument(1));
         rules.block(libc::RLIMIT_CORE as u32, |rules| {
             // Asking passes no new value.
@@ -397,14 +387,14 @@ fn shared(program: &mut Program, uncounted: u32, packets: bool) {
 
 /// The memory for compiled filters is one for the whole machine, counted for nobody; without it no sandbox starts.
 /// Answered as by a kernel without filters. The strict mode takes none.
-fn own_filters(program: &mut Program) {
+fn own_filters(calls: &mut Calls) {
     const SET_MODE_FILTER: u32 = 1;
-    program.only_for(libc::SYS_seccomp, |rules| {
+    calls.only_for(libc::SYS_seccomp, |rules| {
         rules.load(argument(0));
         rules.when(SET_MODE_FILTER, refuse(libc::EINVAL));
         rules.give(RET_ALLOW);
     });
-    program.only_for(libc::SYS_prctl, |rules| {
+    calls.only_for(libc::SYS_prctl, |rules| {
         rules.load(argument(0));
         rules.block(libc::PR_SET_SECCOMP as u32, |rules| {
             rules.load(argument(1));

@@ -154,11 +154,15 @@ exec ${agentBinary("alcove-launch")} "$@"`,
     const { launcher, folder } = await launcherBy(() => `exec ${agentBinary("alcove-launch")} "$@"`);
     await using _ = launcher;
     const told: string[] = [];
-    // It fails after that, before its group is made.
-    const { disk: __, ...spec } = impossible(folder, 0, "");
-    const launch = launcher.launch({ ...spec, disk: {} }, () => told.push("listening"));
-    await launch.catch((error: Error) => told.push(error.constructor.name));
-    expect(told).toEqual(["listening", "LauncherFailure"]);
+    // Its root has no place for /proc: what is told comes before that, and not when not even a process came to be.
+    const ids = { kind: "single" } as const;
+    const { record, ...spec } = { ...impossible(folder, 0, ""), ids, disk: {} };
+    const homeless = { ...spec, cgroup: null, record: { ...record, ids, cgroup: null } };
+    for (const launched of [homeless, { ...spec, record, dir: join(folder, "runtime-1") }]) {
+      const launch = launcher.launch(launched, () => told.push("listening"));
+      await launch.catch((error: LauncherFailure) => told.push(error.step));
+    }
+    expect(told).toEqual(["listening", "proc", "cgroup"]);
   });
 
   it("that says what is no answer is warned of, and no more", async () => {
