@@ -328,6 +328,17 @@ describe("AlcoveClient", () => {
     }
   });
 
+  test("what is no body is told before a request is made, and never writes an empty file", async () => {
+    let asked = 0;
+    handle = () => asked++;
+    using client = new AlcoveClient({ url });
+    for (const body of [undefined, null, 7, {}, new ArrayBuffer(1), new Blob(["a"]), new Uint16Array(1)])
+      await expect(client.files.write("sb-a", "/a", body as never)).rejects.toThrow(
+        /^PUT \/sandboxes\/sb-a\/files: a body is a text, bytes \(Buffer, Uint8Array\) or a stream \(Readable\), not /,
+      );
+    expect(asked).toBe(0);
+  });
+
   test("a file is written from a text too, as UTF-8", async () => {
     let body: Buffer | undefined;
     handle = async (request, response) => {

@@ -166,6 +166,7 @@ export class Transport implements Disposable {
   /** The answer, unread, once it is known to be no refusal. The body must be read or destroyed. @throws AlcoveError */
   async send(call: Call): Promise<http.IncomingMessage> {
     const { body } = call;
+    checkBody(call);
     if (body !== undefined && !(body instanceof Uint8Array) && body.destroyed) {
       throw body.errored ?? new Error("the body was read or closed before it was sent");
     }
@@ -265,6 +266,21 @@ export class Transport implements Disposable {
     }
     return unreachable(this.baseUrl, error);
   }
+}
+
+/** Before a request is made, which nobody would end. @throws TypeError for what types refuse and JavaScript lets pass. */
+function checkBody(call: Call): void {
+  const body: unknown = call.body;
+  if (!("body" in call) || body instanceof Uint8Array || body instanceof ReadableStream) return;
+  if (typeof body === "object" && body !== null && "pipe" in body && typeof body.pipe === "function") return;
+  throw new TypeError(
+    `${call.method} ${call.path}: a body is a text, bytes (Buffer, Uint8Array) or a stream (Readable), not ${kindOf(body)}`,
+  );
+}
+
+function kindOf(value: unknown): string {
+  if (typeof value !== "object" || value === null) return String(value);
+  return `of kind ${value.constructor?.name ?? "object"}`;
 }
 
 function isSuccess({ statusCode = 0 }: http.IncomingMessage): boolean {
