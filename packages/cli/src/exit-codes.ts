@@ -14,6 +14,8 @@ export const exitCodes = {
   /** exec and shell: the failure is ours, not the command's. */
   execFailed: 125,
   interrupted: 130,
+  /** exec and shell: who read the output left first, as a shell tells SIGPIPE; what the command would have ended with nobody knows. */
+  unread: 141,
 } as const;
 
 /** Arguments that make no sense together. */

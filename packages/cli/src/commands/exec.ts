@@ -74,7 +74,7 @@ function adviseOptions(command: readonly string[]): void {
 
 /** Failures of ours get a code of their own, so that no caller takes them for the command's. */
 export async function asExec(run: () => Promise<number>): Promise<number> {
-  outputFailsWith(exitCodes.execFailed);
+  outputFailsWith(exitCodes.execFailed, exitCodes.unread);
   try {
     return await run();
   } catch (error) {

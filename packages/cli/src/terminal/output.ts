@@ -25,12 +25,14 @@ async function flush(stream: NodeJS.WriteStream): Promise<void> {
   });
 }
 
-/** What a command ends with whose output cannot be written, as on a full disk. */
+/** What a command ends with whose output cannot be written, as on a full disk, and one whose reader has left. */
 let failedCode: number = exitCodes.failed;
+let unreadCode: number = exitCodes.ok;
 
 /** Of commands that end with the code of somebody else's: what becomes of their output is no matter of that one. */
-export function outputFailsWith(code: number): void {
+export function outputFailsWith(code: number, unread: number): void {
   failedCode = code;
+  unreadCode = unread;
 }
 
 /** A reader that goes away, as in `alcove ls | head -1`, ends the command quietly; a service only loses that reader. */
@@ -38,7 +40,7 @@ export function exitWhenReaderLeaves(): void {
   for (const stream of [process.stdout, process.stderr]) {
     stream.on("error", (error: NodeJS.ErrnoException) => {
       if (outlives) return;
-      if (error.code === "EPIPE") process.exit(0);
+      if (error.code === "EPIPE") process.exit(unreadCode);
       if (stream === process.stdout) sayOutputFailed(error);
       process.exit(failedCode);
     });
