@@ -61,6 +61,17 @@ test.each([
     "tty is not a field of the message; a terminal is for POST …/execs and the WebSocket",
   ],
   [
+    ExecRequest,
+    { command: "serve", background: true },
+    "background is not a field of the message; POST …/execs starts a command that nobody waits for",
+  ],
+  [SpawnRequest, { user_id: "ann" }, "user_id is not a field of the message; did you mean owner_id?"],
+  [
+    SpawnRequest,
+    { idempotency_key: "a" },
+    "idempotency_key is not a field of the message; it is the header Idempotency-Key",
+  ],
+  [
     Type.Object({ state: Type.Enum(["a", "b", ""]) }),
     { state: "c" },
     /^state in the message must be one of "a", "b"$/,

@@ -252,6 +252,10 @@ const synonyms: Readonly<Record<string, readonly string[]>> = {
   input: ["stdin"],
   username: ["user"],
   labels: ["metadata"],
+  tags: ["metadata"],
+  owner: ["owner_id"],
+  user_id: ["owner_id"],
+  network_mode: ["network"],
   cpus: ["vcpus", "cpu_time"],
   memory: ["memory_mb"],
   lifetime: ["ttl"],
@@ -266,6 +270,9 @@ const synonyms: Readonly<Record<string, readonly string[]>> = {
 /** What a command that is answered at once cannot have. */
 const terminalFields = new Set(["tty", "cols", "rows"]);
 
+/** What says elsewhere that nobody waits for a command. */
+const detachedFields = new Set(["background", "detach", "detached", "async", "wait"]);
+
 /** The field that was probably meant, as the end of a sentence. */
 function meant(error: ErrorObject): string {
   const name = String(error.params.additionalProperty).slice(0, 100);
@@ -276,6 +283,9 @@ function meant(error: ErrorObject): string {
   );
   if (terminalFields.has(name) && known.includes("stream"))
     return "; a terminal is for POST …/execs and the WebSocket";
+  if (detachedFields.has(name) && known.includes("stream"))
+    return "; POST …/execs starts a command that nobody waits for";
+  if (name === "idempotency_key") return "; it is the header Idempotency-Key";
   const field = synonym ?? nearest(name, known, Math.floor(name.length / 3));
   return field === undefined ? "" : `; did you mean ${field}?`;
 }
