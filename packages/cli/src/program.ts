@@ -1,5 +1,5 @@
 import type { ProviderName } from "@alcove/server/config";
-import type { KeyScope, NetworkMode } from "@alcove/wire";
+import type { KeyScope, NetworkMode, SandboxState } from "@alcove/wire";
 import { durationMeant, parseDuration } from "@alcove/wire/light";
 import {
   Argument,
@@ -26,6 +26,14 @@ const providers = Object.keys({
   proot: 0,
   mock: 0,
 } satisfies Record<ProviderName, 0>);
+const states = Object.keys({
+  creating: 0,
+  running: 0,
+  unhealthy: 0,
+  expired: 0,
+  error: 0,
+  destroyed: 0,
+} satisfies Record<SandboxState, 0>) as SandboxState[];
 const scopes = Object.keys({ read: 0, write: 0, admin: 0 } satisfies Record<KeyScope, 0>) as KeyScope[];
 
 /** Commands by the words that call them, in the order of the help. */
@@ -190,7 +198,7 @@ function addSandboxCommands(program: Command): void {
   ).action(async (name, flags) => (await import("./commands/spawn.ts")).acquire(name, flags));
   client(program.command("ls").alias("list").description("list sandboxes, newest first"))
     .option("--json", "print JSON")
-    .option("--state <state>", "only this state")
+    .addOption(new Option("--state <state>", "only this state").choices(states))
     .option("--owner <id>", "only this owner's; else of --user-id, else everybody's")
     .option("-p, --provider <name>", "only this provider's")
     .option("--metadata <key=value>", "only with this label; repeatable", collectPairs)

@@ -1,7 +1,6 @@
 import type { SandboxFilter } from "@alcove/sdk";
 import type { Sandbox, SandboxState, SandboxStats, SandboxUsage } from "@alcove/wire";
 import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
-import { UsageError } from "../exit-codes.ts";
 import { printJson, printLines } from "../terminal/output.ts";
 import { table } from "../terminal/table.ts";
 import { shortDuration } from "../terminal/text.ts";
@@ -9,7 +8,7 @@ import { ownerOf } from "./named.ts";
 import { usedOf } from "./usage.ts";
 
 export interface LsFlags extends ClientFlags, JsonFlags {
-  state?: string;
+  state?: SandboxState;
   owner?: string;
   provider?: string;
   metadata?: Record<string, string>;
@@ -21,15 +20,6 @@ export interface LsFlags extends ClientFlags, JsonFlags {
 
 /** A shell that completes a word stands still meanwhile. */
 const wordsWithinMs = 2_000;
-
-const states = [
-  "creating",
-  "running",
-  "unhealthy",
-  "expired",
-  "error",
-  "destroyed",
-] as const satisfies readonly SandboxState[];
 
 export async function ls(flags: LsFlags): Promise<void> {
   const filter = sandboxFilter(flags);
@@ -113,13 +103,9 @@ function metadataText(metadata: Readonly<Record<string, string>>): string {
 }
 
 function sandboxFilter(flags: LsFlags): SandboxFilter {
-  const state = states.find((name) => name === flags.state);
-  if (flags.state !== undefined && state === undefined) {
-    throw new UsageError(`--state ${flags.state}: expected one of ${states.join(", ")}`);
-  }
   const ownerId = ownerOf(flags);
   return {
-    ...(state === undefined ? {} : { state }),
+    ...(flags.state === undefined ? {} : { state: flags.state }),
     ...(ownerId === undefined ? {} : { ownerId }),
     ...(flags.provider === undefined ? {} : { provider: flags.provider }),
     ...(flags.metadata === undefined ? {} : { metadata: flags.metadata }),

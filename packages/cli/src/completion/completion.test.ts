@@ -87,6 +87,7 @@ for (const { shell, args, script, ask } of shells) {
         expect(complete("spawn", "--network", "").sort()).toEqual(["host", "none", "outbound"]);
         expect(complete("spawn", "--network=").sort()).toEqual(["host", "none", "outbound"]);
         expect(complete("spawn", "--network=o")).toEqual(["outbound"]);
+        expect(complete("ls", "--state", "un")).toEqual(["unhealthy"]);
         expect(complete("spawn", "--ttl", "s")).toEqual([]);
         expect(complete("completion", "").sort()).toEqual(["bash", "fish", "zsh"]);
         expect(complete("quota", "remove", "--us")).toEqual(["--user-id"]);
