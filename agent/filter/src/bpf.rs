@@ -59,6 +59,7 @@ impl Calls {
         self.0.entry(call as u32).or_insert_with(|| {
             let mut program = Program::default();
             rules(&mut program);
+            debug_assert!(program.always_returns(), "the rules of call {call} go on with another's");
             program
         });
     }
@@ -95,6 +96,19 @@ impl Program {
         let skip = u8::try_from(inner.0.len()).expect("rules of one call are few");
         self.put(JUMP_EQUAL, k, 0, skip);
         self.0.append(&mut inner.0);
+    }
+
+    /// Whether nothing leads out of it: behind the rules of one call are those of the next, and at last the answer for calls that have none.
+    fn always_returns(&self) -> bool {
+        let inside = |target: usize| target < self.0.len();
+        self.0.iter().enumerate().all(|(at, step)| match step.code {
+            RETURN => true,
+            JUMP => inside(at + 1 + step.k as usize),
+            JUMP_EQUAL | JUMP_GREATER_EQUAL | JUMP_ANY_BIT => {
+                [step.jt, step.jf].into_iter().all(|far| inside(at + 1 + usize::from(far)))
+            }
+            _ => inside(at + 1),
+        })
     }
 
     /// Goes on with the rules of the loaded number of a call, and with `otherwise` where there are none.
@@ -215,5 +229,13 @@ mod tests {
                 }
             }
         }
+    }
+    #[test]
+    #[should_panic(expected = "the rules of call 3 go on with another's")]
+    fn rules_that_may_not_end_are_refused() {
+        Calls::default().only_for(3, |rules| {
+            rules.load(argument(0));
+            rules.when(1, RET_ERRNO);
+        });
     }
 }
