@@ -296,7 +296,7 @@ fn name_resolver() -> Result<()> {
     match written {
         // A root file system that belongs to somebody else cannot be added to; nothing depends on this one.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
-        other => other.at("network", path),
+        other => other.at("root", path),
     }
 }
 

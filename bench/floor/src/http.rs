@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 /// What has no answer by then never has one.
 const ANSWER_MS: i32 = 60_000;
+/// Bytes of an answer: those of these calls are some hundred.
+const LONGEST: usize = 1 << 20;
 /// Until the service has accepted the connections, which are there when the first call is made.
 const SETTLES: Duration = Duration::from_millis(30);
 
@@ -74,17 +76,20 @@ impl Client {
         let now = Instant::now();
         assert!(count > 0, "the service closed the connection");
         self.received.extend_from_slice(&piece[..count]);
+        assert!(self.received.len() <= LONGEST, "an answer of more than {LONGEST} bytes");
         let answer = String::from_utf8_lossy(&self.received);
         let Some((head, body)) = answer.split_once("\r\n\r\n") else { return false };
-        assert!(head.starts_with("HTTP/1.1 2"), "{answer}");
+        assert!(head.starts_with("HTTP/1.1 2"), "{answer:?}");
         let head = head.to_ascii_lowercase();
         let length = head.split("\r\ncontent-length: ").nth(1).and_then(|rest| rest.lines().next());
         let length: usize = length.and_then(|digits| digits.parse().ok()).expect("a Content-Length");
         if body.len() < length {
             return false;
         }
+        assert!(body.len() == length, "more than the answer came: {answer:?}");
         self.taken.push((now - self.began).as_nanos());
         if let Some(id) = body.split("\"id\":\"").nth(1).and_then(|rest| rest.split('"').next()) {
+            assert!(id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'), "no id: {id:?}");
             self.id = id.to_owned();
         }
         true
