@@ -1,11 +1,28 @@
-import { glob, readdir, readFile } from "node:fs/promises";
-import { join } from "node:path";
+import {
+  chmod,
+  glob,
+  mkdir,
+  mkdtemp,
+  open,
+  readdir,
+  readFile,
+  readlink,
+  rm,
+  writeFile,
+} from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { basename, join } from "node:path";
 import { expect, it } from "vitest";
+import { agentBinary } from "../../../test/support/agent-binary.ts";
 import { nativeHome } from "../../../test/support/native.ts";
+import { mustRun } from "../../../test/support/programs.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
+import { busyboxRootfs } from "../../../test/support/tiny-images.ts";
+import { silentLogger } from "../../platform/logger.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import { run } from "../../ports/contract/provider/harness.ts";
 import type { RuntimeSpec } from "../../ports/index.ts";
+import { Launcher, type LaunchSpec } from "../launcher/index.ts";
 
 const soon = () => ({ signal: AbortSignal.timeout(60_000) });
 /** More than the kernel takes for a quota. */
@@ -27,10 +44,72 @@ async function processesIn(group: string): Promise<string> {
   return readFile(join(group, "cgroup.procs"), "utf8").catch(() => "");
 }
 
+/** A launch into `folder`, with a group of files in it of which `pids.max` takes nothing until somebody reads it. */
+async function withSlowLimit(folder: string): Promise<LaunchSpec> {
+  await chmod(folder, 0o755);
+  const group = join(folder, "group");
+  await mkdir(group);
+  await writeFile(join(group, "tasks"), "");
+  await mustRun("mkfifo", [join(group, "pids.max")]);
+  const ids = { kind: "range", base: 1_879_048_192, count: 65_536 } as const;
+  const cgroup = { version: 1 as const, dirs: [{ controller: "pids", path: group }] };
+  const { dir: rootfs } = await busyboxRootfs();
+  const identity = { instanceId: "test", runtimeId: "rt", sandboxId: "sb", token: "" };
+  return {
+    dir: join(folder, "runtime"),
+    record: { version: 1, ...identity, image: "", rootfs, ids, cgroup, createdAt: "" },
+    agent: agentBinary("alcove-agent"),
+    root: { kind: "image", rootfs },
+    ids,
+    hostname: "test",
+    network: "none",
+    cgroup,
+    limits: { memory_mb: 64, vcpus: 1, pids: 64, exec_group: false },
+    added_caps: [],
+    disk: { tmpfs_mb: 16 },
+    proc_outside: false,
+  };
+}
+
+/** What the first process of the sandbox in `dir` is by now. */
+async function firstProcess(dir: string) {
+  const text = await readFile(join(dir, "process.json"), "utf8").catch(() => undefined);
+  if (text === undefined) return {};
+  const { pid } = JSON.parse(text);
+  const status = await readFile(`/proc/${pid}/status`, "utf8");
+  const field = (name: string) => new RegExp(`^${name}:\\s*(\\S+)`, "m").exec(status)?.[1];
+  return {
+    seccomp: field("Seccomp"),
+    state: field("State"),
+    program: basename(await readlink(`/proc/${pid}/exe`)),
+  };
+}
+
 await describeWith(
   ["root", "agent", "launcher", "native"],
   "limits, which are set while a sandbox is furnished",
   () => {
+    it("are waited for by a sandbox that is furnished: its agent starts with the last of them", async () => {
+      await using stack = new AsyncDisposableStack();
+      const folder = await mkdtemp(join(tmpdir(), "alcove-late-"));
+      stack.defer(() => rm(folder, { recursive: true, force: true }));
+      const launch = await withSlowLimit(folder);
+      const { dir, ids } = launch;
+      const launcher = stack.use(
+        new Launcher({ binary: agentBinary("alcove-launch"), logger: silentLogger }),
+      );
+      stack.defer(() => launcher.destroy({ dir, trash: folder, cgroup: null, ids }));
+      const launched = launcher.launch(launch);
+      launched.catch(() => undefined);
+      const sleeping = { seccomp: "2", state: "S" };
+      await expect.poll(() => firstProcess(dir), { timeout: 15_000 }).toMatchObject(sleeping);
+      expect(await firstProcess(dir)).toMatchObject({ program: "alcove-launch" });
+      await using reader = await open(join(folder, "group", "pids.max"), "r");
+      await launched;
+      expect((await reader.read()).bytesRead).toBeGreaterThan(0);
+      expect(await firstProcess(dir)).not.toMatchObject({ program: "alcove-launch" });
+    });
+
     it("of which one is refused end the launch: nothing has run, and nothing is left", async () => {
       await using stack = new AsyncDisposableStack();
       const home = await nativeHome();
