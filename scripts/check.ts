@@ -22,6 +22,7 @@ function run(title: string, command: string, args: string[]): boolean {
  */
 function rust(): boolean[] {
   const agent = path.join(root, "agent");
+  const benchProgram = path.join(root, "bench", "floor", "Cargo.toml");
   const cargo = (args: string[], quiet = false) =>
     spawnSync("cargo", args, {
       cwd: agent,
@@ -34,6 +35,16 @@ function rust(): boolean[] {
       title: "Rust lint (clippy)",
       version: "clippy",
       args: ["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"],
+    },
+    {
+      title: "Rust format of the bench's program",
+      version: "fmt",
+      args: ["fmt", "--manifest-path", benchProgram, "--check", "--", "--config-path", agent],
+    },
+    {
+      title: "Rust lint of the bench's program",
+      version: "clippy",
+      args: ["clippy", "--quiet", "--manifest-path", benchProgram, "--", "--deny", "warnings"],
     },
   ];
   const compiler = /\b1\.(\d+)/.exec(cargo(["--version"], true).stdout ?? "")?.[1];

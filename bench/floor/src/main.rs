@@ -91,14 +91,15 @@ fn main() {
     if let (Some("http"), 5..=6) = (arguments.get(1).map(String::as_str), arguments.len()) {
         let numbers: Vec<u64> = arguments[2..].iter().map(|text| text.parse().expect("a number")).collect();
         let report = http::run(numbers[0] as u16, numbers[1] as u32, numbers[2] as u32, numbers.get(3).copied());
-        println!("{}", report.join("
-"));
+        println!("{}", report.join("\n"));
         return;
     }
     let count = arguments.get(2).and_then(|text| text.parse::<u32>().ok());
     let (Some("forkexec"), Some(count), true) = (arguments.get(1).map(String::as_str), count, arguments.len() > 3)
     else {
-        eprintln!("usage: alcove-floor forkexec COUNT PROGRAM [ARG…] | serve PORT | http PORT CLIENTS COUNT [MILLISECONDS]");
+        eprintln!(
+            "usage: alcove-floor forkexec COUNT PROGRAM [ARG…] | serve PORT | http PORT CLIENTS COUNT [MILLISECONDS]"
+        );
         exit(2);
     };
     let words: Vec<CString> =
