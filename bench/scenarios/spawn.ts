@@ -35,7 +35,10 @@ class Lives {
   }
 }
 
-/** In a row, of sandboxes as of the floor's processes; the first of them after a pause, which leaves nothing in the processors' caches. */
+/**
+ * In a row, of sandboxes as of the floor's processes; the first of them after a pause, which leaves nothing in the processors' caches. No
+ * more than a service makes ahead of one kind: the next would be a cold one.
+ */
 const inRow = 3;
 const freshRounds = 17;
 /** Three calls each, until the service is a warm one. */
@@ -75,8 +78,8 @@ export async function nativeSpawn(): Promise<Row[]> {
   ];
 }
 
-/** So many of each in a row, in turns. */
-async function inTurns(count: number, { cold, prepared }: { cold: Service; prepared: Service }) {
+/** So many rounds of the floor, cold and prepared in turns, `inRow` of each. */
+async function inTurns(rounds: number, { cold, prepared }: { cold: Service; prepared: Service }) {
   const taken = {
     cold: new Lives(),
     prepared: new Lives(),
@@ -90,7 +93,7 @@ async function inTurns(count: number, { cold, prepared }: { cold: Service; prepa
     for (const each of lives) all.add(each);
     afterPause.add(lives[0] ?? []);
   };
-  for (let index = 0; index < count; index++) {
+  for (let round = 0; round < rounds; round++) {
     const floors = (await bubblewrap(inRow)) ?? [];
     taken.floors.push(...floors);
     taken.floorsAfterPause.push(...floors.slice(0, 1));

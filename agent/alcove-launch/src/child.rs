@@ -85,8 +85,8 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
     sys::write_all(plan.status, &[OWN_TABLE]).at("inside", "status")?;
 
     become_root(&plan.spec.ids)?;
-    // The kernel forgets the signal when ids change. A launcher that died meanwhile has closed its end of the pipe, which is read once more,
-    // by the agent of one that is nobody's yet.
+    // The kernel forgets the signal when ids change. A launcher that died meanwhile has closed its end of the pipe, which is read once more:
+    // below, or by the agent where the sandbox is nobody's yet.
     sys::set_death_signal(libc::SIGKILL).at("inside", "death signal")?;
     // What is mounted outside from here on stays outside.
     sys::cut_propagation().at("mount", "private mounts")?;

@@ -49,8 +49,8 @@ pub struct Begun {
     go: OwnedFd,
     status: OwnedFd,
     ends: bool,
-    /// Mounts that are attached nowhere. Whoever is the last to close one waits for every processor: not who starts the agent, and
-    /// not before the launch is told.
+    /// The mounts that the sandbox was made of. Whoever is the last to close one that is attached nowhere waits for every processor: not
+    /// who starts the agent, and not before the launch is told.
     used: Vec<OwnedFd>,
 }
 
