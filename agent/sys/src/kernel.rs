@@ -2,6 +2,7 @@
 
 use crate::descriptors::{check, owned, write_all};
 use std::ffi::{CStr, CString};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
@@ -320,9 +321,15 @@ pub fn drop_former(dir: RawFd, name: &str) -> io::Result<()> {
     }
 }
 
-/// Makes what the next `write_file_atomically` of this name fills: nothing is left to make then.
+/// Makes what the next `write_file_atomically` of this name fills: nothing is left to make then. One that is empty already is opened as it is:
+/// what empties a file, an empty one too, makes ext4 give it blocks as soon as it is closed, which must be freed when it goes.
 pub fn prepare_file(dir: RawFd, name: &str) -> io::Result<OwnedFd> {
-    open_path_at(dir, &partial(name), libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NOFOLLOW, 0o600)
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_NOFOLLOW;
+    let file = File::from(open_path_at(dir, &partial(name), flags, 0o600)?);
+    if file.metadata()?.len() > 0 {
+        file.set_len(0)?;
+    }
+    Ok(file.into())
 }
 
 fn partial(name: &str) -> String {
