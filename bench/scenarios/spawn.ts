@@ -94,6 +94,8 @@ async function inTurns(rounds: number, { cold, prepared }: { cold: Service; prep
     afterPause.add(lives[0] ?? []);
   };
   for (let round = 0; round < rounds; round++) {
+    // What was claimed in the round before is made again meanwhile, which the floor and the cold ones would have beside them.
+    await stocked(prepared);
     const floors = (await bubblewrap(inRow)) ?? [];
     taken.floors.push(...floors);
     taken.floorsAfterPause.push(...floors.slice(0, 1));
