@@ -38,6 +38,8 @@ pub fn serve(arguments: &[String]) -> Result<()> {
     let (idle, busy) = sys::pipe().at("serve", "pipe")?;
     let mut input = Lines::default();
     let mut buffer = vec![0u8; 64 * 1024];
+    // Once, instead of in each sandbox while its launch waits.
+    alcove_filter::make_ready();
     loop {
         if let Some(pool) = &mut pool {
             if let Err(error) = pool.refill(&mut parked) {

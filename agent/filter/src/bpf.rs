@@ -135,12 +135,12 @@ impl Program {
     }
 
     /// Makes it a filter of this process and of all it starts. Needs no_new_privs.
-    pub fn install(&mut self) -> io::Result<()> {
+    pub fn install(&self) -> io::Result<()> {
         self.set(0).map(drop)
     }
 
     /// The same; who holds the descriptor is asked where the program says so. A process has at most one above it.
-    pub fn install_with_listener(&mut self) -> io::Result<OwnedFd> {
+    pub fn install_with_listener(&self) -> io::Result<OwnedFd> {
         const NEW_LISTENER: u32 = 1 << 3;
         // Once asked, only what ends a program interrupts its call; Linux before 5.19 answers EINTR to others' signals.
         const WAIT_KILLABLE_RECV: u32 = 1 << 5;
@@ -152,8 +152,8 @@ impl Program {
         Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
     }
 
-    fn set(&mut self, flags: u32) -> io::Result<libc::c_long> {
-        let program = libc::sock_fprog { len: self.0.len() as u16, filter: self.0.as_mut_ptr() };
+    fn set(&self, flags: u32) -> io::Result<libc::c_long> {
+        let program = libc::sock_fprog { len: self.0.len() as u16, filter: self.0.as_ptr().cast_mut() };
         const SET_MODE_FILTER: u32 = 1;
         // SAFETY: the program and its instructions are alive through the call.
         let result = unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &raw const program) };

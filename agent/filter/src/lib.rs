@@ -7,4 +7,4 @@ mod refusals;
 mod socket_options;
 
 pub use carrying::install_carrying;
-pub use refusals::{install, install_asking, install_shared, install_shared_asking};
+pub use refusals::{install, install_asking, install_shared, install_shared_asking, make_ready};

@@ -13,6 +13,7 @@ use crate::bpf::{
 use crate::socket_options;
 use std::io::Result;
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 
 /// Numbers above the tables of the libc crate.
 const SYS_OPEN_TREE_ATTR: libc::c_long = 467;
@@ -450,7 +451,17 @@ pub fn install() -> Result<()> {
 /// that tell of interfaces and routes hold answers that nobody takes, those of datagrams one that is never finished
 /// (`MSG_MORE`, a flag that connections use as well).
 pub fn install_asking() -> Result<OwnedFd> {
-    all(RET_ASK).install_with_listener()
+    asking().install_with_listener()
+}
+
+/// Makes the filter of `install_asking`, for all processes that are forked from then on.
+pub fn make_ready() {
+    asking();
+}
+
+fn asking() -> &'static Program {
+    static ASKING: OnceLock<Program> = OnceLock::new();
+    ASKING.get_or_init(|| all(RET_ASK))
 }
 
 /// What no profile of an engine refuses, or not that of every one: calls that reach the tables and disks which sandboxes share with
