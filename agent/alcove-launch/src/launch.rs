@@ -164,18 +164,17 @@ pub fn begin(
     if spec.network != Network::Host {
         flags |= libc::CLONE_NEWNET as u64;
     }
+    let group = handles.agent_group.as_ref().map(AsRawFd::as_raw_fd);
+    let mut clone = || match sys::clone_process(flags, group)? {
+        0 => child::run(&mut plan),
+        pid => Ok(pid),
+    };
     // What the kernel counts by user, inotify instances for one, is then counted for each sandbox by itself.
-    if let IdsSpec::Range { base, .. } = spec.ids {
-        sys::act_as(base).at("clone", "the sandbox's own user")?;
-    }
-    let pid = sys::clone_process(flags, handles.agent_group.as_ref().map(AsRawFd::as_raw_fd))
-        .at("clone", "new namespaces")?;
-    if pid != 0 && rooted {
-        sys::act_as(0).at("clone", "the service's own user")?;
-    }
-    if pid == 0 {
-        child::run(&mut plan);
-    }
+    let cloned = match spec.ids {
+        IdsSpec::Range { base, .. } => sys::acting_as(base, clone),
+        _ => clone(),
+    };
+    let pid = cloned.at("clone", "new namespaces")?;
     // A machine may not let us; the sandbox is none the worse for it.
     let _ = leave_protection(pid);
     stages.end("clone");

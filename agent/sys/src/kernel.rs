@@ -355,6 +355,31 @@ pub fn set_death_signal(signal: i32) -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) } as libc::c_long).map(drop)
 }
 
+/// The signal that this process gets with the end of its parent; 0: none.
+pub fn death_signal() -> io::Result<i32> {
+    let mut signal = 0;
+    // SAFETY: the number is alive through the call.
+    check(unsafe { libc::prctl(libc::PR_GET_PDEATHSIG, &raw mut signal, 0, 0, 0) } as libc::c_long)?;
+    Ok(signal)
+}
+
+/// Does something as another user and group of a rooted process: see `act_as`. The kernel forgets with each change of ids that the
+/// process is to end with its parent.
+pub fn acting_as<T>(id: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let signal = death_signal()?;
+    // SAFETY: no arguments.
+    let parent = unsafe { libc::getppid() };
+    act_as(id)?;
+    let done = act();
+    act_as(0)?;
+    set_death_signal(signal)?;
+    // SAFETY: no arguments.
+    if signal != 0 && unsafe { libc::getppid() } != parent {
+        return Err(io::Error::other("who asked for it has ended"));
+    }
+    done
+}
+
 /// Gives this process mounts of its own, which end with it and with those that share them.
 pub fn private_mounts() -> io::Result<()> {
     // SAFETY: plain number; the process is single-threaded.
