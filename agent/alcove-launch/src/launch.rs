@@ -64,6 +64,31 @@ impl Begun {
         Ok(Launched { pid: self.pid, start_time: self.start_time, stages: self.stages.take(), notes: Vec::new(), used })
     }
 
+    /// What is done while the child makes itself a home.
+    fn accompany(&mut self, spec: &LaunchSpec, network: Option<network::Beginning>, limits: bool) -> Result<()> {
+        self.start_time = sys::start_time(self.pid).at("record", "start time")?;
+        let boot_id = sys::boot_id().at("record", "boot id")?;
+        let record = ProcessRecord { pid: self.pid, start_time: self.start_time, boot_id };
+        let bytes = serde_json::to_vec(&record).map_err(|error| StepError::new("record", error.to_string()))?;
+        sys::write_file_atomically(libc::AT_FDCWD, folder::PROCESS, &bytes).at("record", folder::PROCESS)?;
+        self.stages.end("record");
+        if let Some(network) = network {
+            network.wait()?;
+            self.stages.end("network");
+        }
+        if limits { self.limit(spec) } else { Ok(()) }
+    }
+
+    /// What was done for a child that has failed fails by that: the child has said why.
+    fn cause_of(&self, error: StepError) -> StepError {
+        match sys::has_ended(self.status.as_raw_fd()) {
+            Ok(true) => {
+                read_all(self.status.as_raw_fd(), Vec::new()).ok().and_then(|report| told_in(&report)).unwrap_or(error)
+            }
+            _ => error,
+        }
+    }
+
     /// Sets the limits and tells the child, which starts nothing without them.
     fn limit(&self, spec: &LaunchSpec) -> Result<()> {
         if let Some(group) = &spec.cgroup {
@@ -182,12 +207,13 @@ pub fn begin(
     let mut begun =
         Begun { pid, start_time: 0, stages, go: go_writer, status: status_reader, ends: true, used: vec![] };
 
+    let sandbox = sys::pidfd_open(pid).at("clone", "the sandbox's first process")?;
     idmap::write(pid, &spec.ids)?;
     begun.stages.end("id_map");
     // Made while the root is.
     let network = match &spec.outbound {
         Some(outbound) => {
-            let sandbox = sys::pidfd_open(pid).at("network", "the sandbox")?;
+            let sandbox = sandbox.try_clone().at("network", "the sandbox")?;
             Some(network::begin(outbound, &spec.ids, spec.cgroup.as_ref(), pid, sandbox)?)
         }
         None => None,
@@ -206,29 +232,17 @@ pub fn begin(
     // Whoever hears of it may get this processor at once: from here on the child has the longer way.
     on_socket();
     let mut first = [0u8; 1];
-    let count = sys::read(begun.status.as_raw_fd(), &mut first).at("clone", "status")?;
-    if count != 1 || first[0] != child::OWN_TABLE {
-        return Err(StepError::new("clone", "the sandbox's first process ended before it began"));
-    }
-    // The child has its own descriptors now; with ours closed, its exec closes the pipe.
+    let said = sys::wait_readable_of(begun.status.as_raw_fd(), sandbox.as_raw_fd()).at("clone", "status")?;
+    let count = if said { sys::read(begun.status.as_raw_fd(), &mut first).at("clone", "status")? } else { 0 };
+    // The child has its own descriptors now; with ours closed, its exec closes the pipe, or its end.
     drop(status_writer);
+    if first[..count] != [child::OWN_TABLE] {
+        return read_outcome(begun.status.as_raw_fd(), pid, first[..count].to_vec())
+            .and_then(|()| Err(StepError::new("clone", "the sandbox's first process ended before it began")));
+    }
     begun.used = used;
     begun.used.extend([root, proc, dev].into_iter().flatten());
-    // What follows is done while the child makes itself a home.
-    begun.start_time = sys::start_time(pid).at("record", "start time")?;
-    let boot_id = sys::boot_id().at("record", "boot id")?;
-    let record = ProcessRecord { pid, start_time: begun.start_time, boot_id };
-    let bytes = serde_json::to_vec(&record).map_err(|error| StepError::new("record", error.to_string()))?;
-    sys::write_file_atomically(libc::AT_FDCWD, folder::PROCESS, &bytes).at("record", folder::PROCESS)?;
-    begun.stages.end("record");
-    if let Some(network) = network {
-        network.wait()?;
-        begun.stages.end("network");
-    }
-
-    if limits {
-        begun.limit(spec)?;
-    }
+    begun.accompany(spec, network, limits).map_err(|error| begun.cause_of(error))?;
     Ok(begun)
 }
 
@@ -347,34 +361,66 @@ fn mount_proc() -> std::io::Result<OwnedFd> {
 
 /// Waits for what closes the pipe, the child's exec or the word of an agent that was parked, or for a report of what failed.
 /// @param report what has been read of that.
-fn read_outcome(status: RawFd, pid: i32, mut report: Vec<u8>) -> Result<()> {
-    let mut buffer = [0u8; 1024];
+fn read_outcome(status: RawFd, pid: i32, report: Vec<u8>) -> Result<()> {
     // Woken once, by its end: what is written before is read then.
     sys::wait_ended(status).at("inside", "status")?;
+    outcome_of(&read_all(status, report)?, pid)
+}
+
+fn read_all(status: RawFd, mut report: Vec<u8>) -> Result<Vec<u8>> {
+    let mut buffer = [0u8; 1024];
     loop {
-        let count = sys::read(status, &mut buffer).at("inside", "status")?;
-        if count == 0 {
-            break;
+        match sys::read(status, &mut buffer).at("inside", "status")? {
+            0 => return Ok(report),
+            count => report.extend_from_slice(&buffer[..count]),
         }
-        report.extend_from_slice(&buffer[..count]);
     }
-    outcome_of(&report, pid)
 }
 
 fn outcome_of(report: &[u8], pid: i32) -> Result<()> {
-    let failure = match report {
-        [] => return Err(StepError::new("inside", format!("process {pid} ended before the agent began"))),
-        [child::STARTING] => return Ok(()),
-        [child::STARTING, failure @ ..] | failure => failure,
-    };
-    let failure: child::Failure = serde_json::from_slice(failure)
-        .map_err(|_| StepError::new("inside", format!("process {pid} reported {} unreadable bytes", report.len())))?;
-    Err(StepError { step: failure.step, message: failure.message, errno: failure.errno })
+    match report {
+        [] => Err(StepError::new("inside", format!("process {pid} ended before the agent began"))),
+        [child::STARTING] => Ok(()),
+        [child::STARTING, failure @ ..] | failure => Err(told_in(failure).unwrap_or_else(|| {
+            StepError::new("inside", format!("process {pid} reported {} unreadable bytes", failure.len()))
+        })),
+    }
+}
+
+/// The child's own words.
+fn told_in(failure: &[u8]) -> Option<StepError> {
+    let failure: child::Failure = serde_json::from_slice(failure).ok()?;
+    Some(StepError { step: failure.step, message: failure.message, errno: failure.errno })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{outcome_of, unprotected};
+    use std::os::fd::AsRawFd;
+    use std::time::Instant;
+
+    use super::{Begun, Stages, outcome_of, unprotected};
+    use crate::error::StepError;
+    use crate::sys;
+
+    #[test]
+    fn what_failed_beside_a_child_that_failed_is_told_in_the_childs_words() {
+        let network = || StepError::new("network", "the sandbox ended");
+        // Still under way; ended and said nothing; parked before; failed.
+        for (said, ended, step) in
+            [("", false, "network"), ("", true, "network"), ("P", true, "network"), ("{", false, "network")]
+                .into_iter()
+                .chain([(r#"{"step":"proc","message":"no","errno":1}"#, true, "proc")])
+        {
+            let (go, status) = (sys::pipe().expect("a pipe"), sys::pipe().expect("a pipe"));
+            sys::write_all(status.1.as_raw_fd(), said.as_bytes()).expect("written");
+            let stages = Stages { since: Instant::now(), done: Vec::new() };
+            let begun =
+                Begun { pid: 0, start_time: 0, stages, go: go.1, status: status.0, ends: false, used: Vec::new() };
+            let writer = Some(status.1).filter(|_| !ended);
+            assert_eq!(begun.cause_of(network()).step, step, "{said}");
+            drop(writer);
+        }
+    }
 
     #[test]
     fn a_launch_has_come_to_its_end_only_with_the_agents_exec() {
