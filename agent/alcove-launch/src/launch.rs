@@ -161,11 +161,13 @@ pub fn begin(
     let agent = if rooted { Some(overlay::read_only_clone(&spec.agent, true)?) } else { None };
     let (go_reader, go_writer) = sys::pipe().at("clone", "pipe")?;
     let (status_reader, status_writer) = sys::pipe().at("clone", "pipe")?;
+    let own = sys::pidfd_open(std::process::id() as i32).at("clone", "this process")?;
     let mut plan = Plan {
         spec,
         owned,
         go: go_reader.as_raw_fd(),
         status: status_writer.as_raw_fd(),
+        parent: own.as_raw_fd(),
         parents: [go_writer.as_raw_fd(), status_reader.as_raw_fd()],
         listener: listener.as_raw_fd(),
         console: console.as_raw_fd(),
