@@ -1,8 +1,10 @@
+import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdtemp, rm } from "node:fs/promises";
 import { createServer, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import type { NetworkChange } from "../../ports/index.ts";
 import { KeptNetwork } from "./kept-network.ts";
@@ -99,4 +101,26 @@ it("tells a loss where nothing is known of the sandbox, and nothing once it is c
   await one.network.close();
   await new Promise((resolve) => setTimeout(resolve, 400));
   expect(one.told).toEqual([]);
+});
+
+it("survives a relay that is killed before it has taken the connection", async () => {
+  const path = join(folder, "network.sock");
+  const listening = `require("node:net").createServer().listen(${JSON.stringify(path)}, () => console.log("there"))`;
+  const relay = spawn(process.execPath, ["-e", listening], { stdio: ["ignore", "pipe", "inherit"] });
+  await once(relay.stdout, "data");
+  relay.kill("SIGSTOP");
+  const told: NetworkChange[] = [];
+  const network = new KeptNetwork({
+    path: async () => path,
+    attach: () => new Promise(() => undefined),
+    ended: async () => false,
+    onChange: (change) => told.push(change),
+  });
+  // The kernel connects it, and the relay does not know yet.
+  await delay(200);
+  relay.kill("SIGKILL");
+  await expect(network.up).rejects.toThrow("its relay ended");
+  await vi.waitFor(() => expect(told).toEqual([{ state: "lost", reason: "its relay ended" }]), {
+    timeout: 5_000,
+  });
 });

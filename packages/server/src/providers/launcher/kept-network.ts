@@ -94,13 +94,15 @@ export class KeptNetwork {
     this.#socket = socket;
     socket.unref();
     let reason = "its relay ended";
-    createInterface({ input: socket }).on("line", (text) => {
+    const lines = createInterface({ input: socket });
+    lines.on("line", (text) => {
       const line = parse(text);
       if (line.state === "lost") reason = line.reason ?? reason;
       if (line.state === "up") this.#isUp();
       this.#listen(socket);
     });
-    socket.on("error", () => undefined);
+    // The close says it. Who reads by lines passes an error on, as one of its own.
+    for (const emitter of [socket, lines]) emitter.on("error", () => undefined);
     socket.once("close", () => this.#relayEnded(socket, reason));
     this.#listen(socket);
   }

@@ -3,6 +3,7 @@ import { once } from "node:events";
 import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
 import type { Logger } from "../../platform/logger.ts";
+import { messageOf } from "../../platform/message-of.ts";
 import { outsideRequests } from "../../platform/request-scope.ts";
 import type {
   AttachSpec,
@@ -273,10 +274,12 @@ export class Launcher implements AsyncDisposable {
         this.#logger.warn({ code, signal }, "the launcher ended; the next request starts it");
     });
     child.stdin.on("error", (error) => lose(`the launcher does not read: ${error.message}`, true));
-    createInterface({ input: child.stdout }).on("line", (line) => this.#receive(line));
-    createInterface({ input: child.stderr }).on("line", (line) =>
-      this.#logger.warn({ line }, `the launcher says: ${line.slice(0, 200)}`),
-    );
+    const answers = createInterface({ input: child.stdout });
+    answers.on("line", (line) => this.#receive(line));
+    const words = createInterface({ input: child.stderr });
+    words.on("line", (line) => this.#logger.warn({ line }, `the launcher says: ${line.slice(0, 200)}`));
+    for (const lines of [answers, words])
+      lines.on("error", (error) => lose(`the launcher cannot be heard: ${messageOf(error)}`, true));
     // It must not keep this process alive; its end is noticed all the same.
     child.unref();
     if (this.#started) this.#onRestart();
