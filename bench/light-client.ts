@@ -11,7 +11,7 @@ export interface Call {
   body?: unknown;
 }
 
-export interface Calls {
+export interface TimingOptions {
   url: string;
   /** Connections that do the same at once; 1 unless given. */
   clients?: number;
@@ -27,7 +27,7 @@ export interface Calls {
  * @returns a list for each time through, the milliseconds of each call.
  * @throws Error when an answer is not of class 2xx.
  */
-export async function timeCalls(calls: readonly Call[], options: Calls): Promise<number[][]> {
+export async function timeCalls(calls: readonly Call[], options: TimingOptions): Promise<number[][]> {
   const { url, clients = 1, count, durationMs } = options;
   const numbers = [new URL(url).port, clients, count, ...(durationMs === undefined ? [] : [durationMs])];
   const child = spawn(await floorProgram(), ["http", ...numbers.map(String)]);

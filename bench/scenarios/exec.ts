@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { floorProgram, forkExec, forkExecPerSecond, freshProot, which } from "../floors.ts";
 import { KeepAliveClient } from "../keep-alive-client.ts";
-import { type Calls, timeCalls } from "../light-client.ts";
+import { type TimingOptions, timeCalls } from "../light-client.ts";
 import { inRounds, median, medianRatio } from "../rounds.ts";
 import type { Row } from "../row.ts";
 import { startService } from "../service.ts";
@@ -33,7 +33,8 @@ export async function nativeExec(): Promise<Row[]> {
   const { id } = await client.expect<Spawned>(201, "POST", "/sandboxes", { vcpus: 2 });
   client.close();
   const exec = { method: "POST", path: `/sandboxes/${id}/exec`, body: trueCommand };
-  const times = async (options: Omit<Calls, "url">) => (await timeCalls([exec], { url, ...options })).flat();
+  const times = async (options: Omit<TimingOptions, "url">) =>
+    (await timeCalls([exec], { url, ...options })).flat();
   const p50 = async (count: number) => summarize(await times({ count })).p50;
   const floorP50 = async () => summarize(await forkExec(["/bin/true"], 120)).p50;
   const aboveFloor = (figure: number, floor: number) => (figure - floor) / floor;

@@ -17,7 +17,6 @@ pub struct Launched {
     pub pid: i32,
     pub start_time: u64,
     pub stages: Vec<(&'static str, u64)>,
-    pub notes: Vec<String>,
     /// See `Begun`.
     pub used: Vec<OwnedFd>,
 }
@@ -61,7 +60,7 @@ impl Begun {
         self.stages.end("inside");
         self.ends = false;
         let used = std::mem::take(&mut self.used);
-        Ok(Launched { pid: self.pid, start_time: self.start_time, stages: self.stages.take(), notes: Vec::new(), used })
+        Ok(Launched { pid: self.pid, start_time: self.start_time, stages: self.stages.take(), used })
     }
 
     /// What is done while the child makes itself a home.

@@ -311,7 +311,6 @@ fn send_launched(id: u64, launched: Launched) {
         pid: Some(launched.pid),
         start_time: Some(launched.start_time),
         stages: launched.stages,
-        notes: launched.notes,
         ..plain(id, true)
     });
     drop(used);
@@ -355,7 +354,6 @@ fn plain<'a>(id: u64, ok: bool) -> Reply<'a> {
         message: None,
         errno: None,
         stages: vec![],
-        notes: vec![],
     }
 }
 

@@ -293,8 +293,6 @@ pub struct Reply<'a> {
     pub errno: Option<i32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<(&'static str, u64)>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<String>,
 }
 
 #[cfg(test)]

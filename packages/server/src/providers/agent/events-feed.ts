@@ -24,6 +24,9 @@ const lastedMs = 10_000;
 const firstPauseMs = 100;
 const longestPauseMs = 5_000;
 
+/** Why nobody listens any more. One for all: without a reason each abort makes an exception with a stack. */
+const closed = new Error("the events are followed no longer");
+
 /**
  * The one `sandbox.events` connection of a sandbox and everybody who listens to it. States: unused (until somebody
  * wants it, and then until a command starts, at most for a moment), connecting, connected, gone. A connection that ends is made anew as often as it takes, because a broken transport is not a dead
@@ -93,7 +96,7 @@ export class EventsFeed {
 
   /** Stops listening without telling anybody that the sandbox is gone. */
   close(): void {
-    this.#closing.abort();
+    this.#closing.abort(closed);
     clearTimeout(this.#soon);
     this.#goneListeners.clear();
     this.#endQueues();
@@ -154,7 +157,7 @@ export class EventsFeed {
       deadline[Symbol.dispose]();
       await listening.ended;
     } finally {
-      connection.abort();
+      connection.abort(closed);
     }
   }
 
