@@ -55,3 +55,15 @@ it("ids that could not be looked up for want of a descriptor are looked up again
   fails = false;
   expect((await survey()).unprivilegedIds).toMatchObject({ kind: "subids", uid_start: 100_000 });
 });
+
+it.each([
+  ["root says that it found no control groups", 0, 1],
+  ["another user, who has none as a rule, says nothing of it", 1_000, 0],
+])("a service of %s", async (_, uid, times) => {
+  vi.spyOn(process, "getuid").mockReturnValue(uid);
+  const warn = vi.spyOn(silentLogger, "warn");
+  const given = { instance: "test", diskMb: 0, minFreeMb: 0, findProgram: async () => undefined };
+  await surveyGround({ dataDir, ...given, logger: silentLogger });
+  const told = warn.mock.calls.filter((words) => JSON.stringify(words).includes("no control groups"));
+  expect(told).toHaveLength(times);
+});

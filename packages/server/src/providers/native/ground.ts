@@ -40,6 +40,12 @@ export async function surveyGround(options: SurveyOptions): Promise<Ground> {
   const notes: string[] = [];
   const groups = await Cgroups.open(options);
   if ("missing" in groups) {
+    // Of another user that is usual; root has lost what holds sandboxes to what they may use.
+    if (rooted)
+      options.logger.warn(
+        { missing: groups.missing },
+        "sandboxes made from now on have no control groups: their memory, processors and processes have weaker limits; `alcove doctor` tells which",
+      );
     notes.push(
       `limits are rlimits: memory for each process, processes for each user, no share of the processors (${groups.missing}; ` +
         "run the service as root, or under systemd with Delegate=yes)",
