@@ -78,14 +78,15 @@ impl Begun {
         if limits { self.limit(spec) } else { Ok(()) }
     }
 
-    /// What was done for a child that has failed fails by that: the child has said why.
+    /// What was done for a child that has failed fails by that: the child has said why, before it ended. Its end of the pipe may be open
+    /// for longer, in what carries the network.
     fn cause_of(&self, error: StepError) -> StepError {
-        match sys::has_ended(self.status.as_raw_fd()) {
-            Ok(true) => {
-                read_all(self.status.as_raw_fd(), Vec::new()).ok().and_then(|report| told_in(&report)).unwrap_or(error)
-            }
-            _ => error,
+        let status = self.status.as_raw_fd();
+        if !sys::wait_readable(status, 0).unwrap_or(false) {
+            return error;
         }
+        let mut report = [0u8; libc::PIPE_BUF];
+        sys::read(status, &mut report).ok().and_then(|count| told_in(&report[..count])).unwrap_or(error)
     }
 
     /// Sets the limits and tells the child, which starts nothing without them.
@@ -406,12 +407,15 @@ mod tests {
     #[test]
     fn what_failed_beside_a_child_that_failed_is_told_in_the_childs_words() {
         let network = || StepError::new("network", "the sandbox ended");
-        // Still under way; ended and said nothing; parked before; failed.
-        for (said, ended, step) in
-            [("", false, "network"), ("", true, "network"), ("P", true, "network"), ("{", false, "network")]
-                .into_iter()
-                .chain([(r#"{"step":"proc","message":"no","errno":1}"#, true, "proc")])
-        {
+        let failed = r#"{"step":"proc","message":"no","errno":1}"#;
+        // Still under way; ended and said nothing; parked before; failed, and its end of the pipe closed or open elsewhere.
+        for (said, ended, step) in [
+            ("", false, "network"),
+            ("", true, "network"),
+            ("P", true, "network"),
+            (failed, true, "proc"),
+            (failed, false, "proc"),
+        ] {
             let (go, status) = (sys::pipe().expect("a pipe"), sys::pipe().expect("a pipe"));
             sys::write_all(status.1.as_raw_fd(), said.as_bytes()).expect("written");
             let stages = Stages { since: Instant::now(), done: Vec::new() };

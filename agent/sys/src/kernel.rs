@@ -287,13 +287,6 @@ pub fn wait_readable_of(fd: RawFd, process: RawFd) -> io::Result<bool> {
     }
 }
 
-/// Whether nobody holds the other end of a pipe any more.
-pub fn has_ended(fd: RawFd) -> io::Result<bool> {
-    let mut entry = libc::pollfd { fd, events: 0, revents: 0 };
-    // SAFETY: the entry is alive through the call.
-    check(unsafe { libc::poll(&raw mut entry, 1, 0) } as libc::c_long).map(|found| found != 0)
-}
-
 /// Renames what is at an absolute path, and nothing that is there already gives way to it.
 pub fn rename_new(from: &str, to: &str) -> io::Result<()> {
     rename_by(libc::AT_FDCWD, from, to, libc::RENAME_NOREPLACE)
