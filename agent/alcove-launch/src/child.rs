@@ -144,7 +144,7 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
 fn introduce(plan: &Plan<'_>, owned: &Owned) -> Result<()> {
     match plan.spec.root {
         RootSpec::Image { .. } => {
-            sys::complete_etc(&owned.hostname).map_err(|(path, error)| StepError::io("root", path, error))
+            sys::complete_etc(&owned.hostname).map_err(|(path, error)| StepError::io(inside::FILES, path, error))
         }
         RootSpec::Host { .. } => Ok(()),
     }

@@ -46,9 +46,11 @@ fn kill(spec: &DestroySpec, deadline: Instant) -> Result<()> {
     Err(StepError::new(STEP, format!("the sandbox did not end within {} ms", DEADLINE.as_millis())))
 }
 
-/// @returns nothing when the process that is written down there has ended.
+/// @returns nothing when the process that is written down there has ended. It was whole before the file had its name: one that is empty
+/// was left by a machine that lost its power, and with that its processes.
 pub fn recorded(path: &Path, step: &'static str) -> Result<Option<OwnedFd>> {
     let bytes = match std::fs::read(path) {
+        Ok(bytes) if bytes.is_empty() => return Ok(None),
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StepError::io(step, path.display(), error)),
@@ -107,6 +109,16 @@ pub fn delete(spec: &DestroySpec, target: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_loss_of_power_left_empty_is_nobodys_and_what_cannot_be_read_is_told() {
+        let path = std::env::temp_dir().join(format!("alcove-recorded-{}", std::process::id()));
+        std::fs::write(&path, "").expect("written");
+        assert!(recorded(&path, "kill").expect("told").is_none());
+        std::fs::write(&path, "{").expect("written");
+        assert!(recorded(&path, "kill").is_err());
+        std::fs::remove_file(&path).expect("removed");
+    }
 
     #[test]
     fn a_process_has_ended_when_its_number_is_unknown_or_anothers_and_not_when_that_cannot_be_told() {

@@ -162,15 +162,18 @@ pub fn furnish(spec: &LaunchSpec, carried: Carried, proc: Option<RawFd>, dev: Op
     Ok(())
 }
 
+/// The step of what is written among the files of an image.
+pub const FILES: &str = "files";
+
 /// An image may have anything at these names, links too.
 fn ensure_dir(path: &str, mode: u32) -> Result<()> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => return Ok(()),
-        Ok(_) => std::fs::remove_file(path).at("root", path)?,
+        Ok(_) => std::fs::remove_file(path).at(FILES, path)?,
         Err(_) => {}
     }
-    std::fs::create_dir(path).at("root", path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).at("root", path)
+    std::fs::create_dir(path).at(FILES, path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).at(FILES, path)
 }
 
 fn furnish_dev(spec: &LaunchSpec, dev: Option<RawFd>, devices: &[(&str, OwnedFd)]) -> Result<()> {
@@ -296,7 +299,7 @@ fn name_resolver() -> Result<()> {
     match written {
         // A root file system that belongs to somebody else cannot be added to; nothing depends on this one.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
-        other => other.at("root", path),
+        other => other.at(FILES, path),
     }
 }
 

@@ -230,7 +230,9 @@ mod tests {
             }
         }
     }
+
     #[test]
+    #[cfg(debug_assertions)]
     #[should_panic(expected = "the rules of call 3 go on with another's")]
     fn rules_that_may_not_end_are_refused() {
         Calls::default().only_for(3, |rules| {

@@ -13,7 +13,7 @@ fn in_a_process(act: impl FnOnce() -> bool) -> i32 {
     let mut status = 0;
     // SAFETY: our own child.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid, "{}", Error::last_os_error());
-    libc::WEXITSTATUS(status)
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -1 }
 }
 
 #[test]

@@ -332,10 +332,13 @@ describe("AlcoveClient", () => {
     let asked = 0;
     handle = () => asked++;
     using client = new AlcoveClient({ url });
-    for (const body of [undefined, null, 7, {}, new ArrayBuffer(1), new Blob(["a"]), new Uint16Array(1)])
+    for (const body of [undefined, null, 7, {}, new ArrayBuffer(1), new Blob(["a"]), new ReadableStream()])
       await expect(client.files.write("sb-a", "/a", body as never)).rejects.toThrow(
-        /^PUT \/sandboxes\/sb-a\/files: a body is a text, bytes \(Buffer, Uint8Array\) or a stream \(Readable\), not /,
+        /^PUT \/sandboxes\/sb-a\/files: a body is bytes .*, not (undefined|null|number|of kind \w+)$/,
       );
+    await expect(client.files.writeArchive("sb-a", "/", "a secret" as never)).rejects.toThrow(
+      /, not string$/,
+    );
     expect(asked).toBe(0);
   });
 

@@ -16,7 +16,7 @@ const treeMs = 600_000;
 
 /**
  * Files of sandboxes; paths are absolute inside. Methods throw AlcoveError, and so do streams that break off; but a body of
- * yours that fails fails its call with its own error.
+ * yours that fails fails its call with its own error, and what is no body is a TypeError.
  */
 export class FilesClient {
   readonly #transport: Transport;

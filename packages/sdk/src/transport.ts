@@ -271,15 +271,16 @@ export class Transport implements Disposable {
 /** Before a request is made, which nobody would end. @throws TypeError for what types refuse and JavaScript lets pass. */
 function checkBody(call: Call): void {
   const body: unknown = call.body;
-  if (!("body" in call) || body instanceof Uint8Array || body instanceof ReadableStream) return;
+  if (!("body" in call) || body instanceof Uint8Array) return;
   if (typeof body === "object" && body !== null && "pipe" in body && typeof body.pipe === "function") return;
   throw new TypeError(
-    `${call.method} ${call.path}: a body is a text, bytes (Buffer, Uint8Array) or a stream (Readable), not ${kindOf(body)}`,
+    `${call.method} ${call.path}: a body is bytes (Buffer, Uint8Array) or a stream (Readable; Readable.fromWeb makes one of a web stream), a file's also a text, not ${kindOf(body)}`,
   );
 }
 
 function kindOf(value: unknown): string {
-  if (typeof value !== "object" || value === null) return String(value);
+  if (value === null) return "null";
+  if (typeof value !== "object") return typeof value;
   return `of kind ${value.constructor?.name ?? "object"}`;
 }
 

@@ -285,7 +285,9 @@ function meant(error: ErrorObject): string {
     return "; a terminal is for POST …/execs and the WebSocket";
   if (detachedFields.has(name) && known.includes("stream"))
     return "; POST …/execs starts a command that nobody waits for";
-  if (name === "idempotency_key") return "; it is the header Idempotency-Key";
+  // Of a spawn; no other route reads it.
+  if (name === "idempotency_key" && known.includes("ttl") && known.includes("image"))
+    return "; it is the header Idempotency-Key";
   const field = synonym ?? nearest(name, known, Math.floor(name.length / 3));
   return field === undefined ? "" : `; did you mean ${field}?`;
 }

@@ -5,7 +5,7 @@ import { createServer, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import { afterEach, beforeEach, expect, it, onTestFinished, vi } from "vitest";
 import type { NetworkChange } from "../../ports/index.ts";
 import { KeptNetwork } from "./kept-network.ts";
 
@@ -107,6 +107,7 @@ it("survives a relay that is killed before it has taken the connection", async (
   const path = join(folder, "network.sock");
   const listening = `require("node:net").createServer().listen(${JSON.stringify(path)}, () => console.log("there"))`;
   const relay = spawn(process.execPath, ["-e", listening], { stdio: ["ignore", "pipe", "inherit"] });
+  onTestFinished(() => void relay.kill("SIGKILL"));
   await once(relay.stdout, "data");
   relay.kill("SIGSTOP");
   const told: NetworkChange[] = [];

@@ -278,8 +278,9 @@ export class Launcher implements AsyncDisposable {
     answers.on("line", (line) => this.#receive(line));
     const words = createInterface({ input: child.stderr });
     words.on("line", (line) => this.#logger.warn({ line }, `the launcher says: ${line.slice(0, 200)}`));
-    for (const lines of [answers, words])
-      lines.on("error", (error) => lose(`the launcher cannot be heard: ${messageOf(error)}`, true));
+    // Who reads by lines passes an error on, as one of its own.
+    answers.on("error", (error) => this.#replace(child, `the launcher cannot be heard: ${messageOf(error)}`));
+    words.on("error", (err) => this.#logger.warn({ err }, "what the launcher says cannot be heard"));
     // It must not keep this process alive; its end is noticed all the same.
     child.unref();
     if (this.#started) this.#onRestart();

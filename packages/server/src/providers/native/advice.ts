@@ -48,12 +48,14 @@ const writingSteps: ReadonlySet<string> = new Set([
   "overlay",
   "copy",
   "record",
+  "files",
 ]);
 /** ENOSPC, EDQUOT. */
 const fullErrnos: ReadonlySet<number> = new Set([28, 122]);
 const permissionErrnos = [1, 13];
 const errnoMissing = 2;
 const errnoBusy = 16;
+const errnoInvalid = 22;
 
 async function wayOut(step: string, errno: number | undefined): Promise<string | undefined> {
   switch (step) {
@@ -78,6 +80,7 @@ async function wayOut(step: string, errno: number | undefined): Promise<string |
       // There is something in it: a process that ends slowly, or a group that somebody else made there.
       if (errno === errnoBusy)
         return "what is in that control group does not end, or is another program's: see its cgroup.procs and the groups in it";
+      if (errno === errnoInvalid) return "the group above it may allow less: see its limits";
       return "cgroups are refused; run the service as root or under systemd with Delegate=yes";
     case "network":
       return networkAdvice(errno);

@@ -1,3 +1,4 @@
+import { existsSync } from "node:fs";
 import { readdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
@@ -38,27 +39,40 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "what nat
   const works = async (among: NativeProvider) =>
     expect((await runScript(among.sandbox(runtimeId), "echo works")).output).toBe("works\n");
 
-  it("one that has ended is removed although a thread of somebody's has the number of its first process", async () => {
+  /** A runtime whose first process was killed. */
+  const endedOne = async () => {
     const ended = randomIds.runtimeId();
-    const spec = {
-      runtimeId: ended,
-      sandboxId: randomIds.sandboxId(),
-      image: testImage,
-      memoryMb: 64,
-      vcpus: 1,
-    };
+    const sandboxId = randomIds.sandboxId();
+    const spec = { runtimeId: ended, sandboxId, image: testImage, memoryMb: 64, vcpus: 1 };
     const { promise, resolve } = Promise.withResolvers<void>();
     using _ = { [Symbol.dispose]: provider.onExit((id) => id === ended && resolve()) };
     await provider.spawn({ ...spec, env: {}, expiresInMs: 600_000, metadata: {} }, soon());
-    const processFile = join(home.dataDir, "runtimes/native", ended, "process.json");
-    const first = JSON.parse(await readFile(processFile, "utf8"));
+    const folder = join(home.dataDir, "runtimes/native", ended);
+    const first = JSON.parse(await readFile(join(folder, "process.json"), "utf8"));
     process.kill(first.pid, "SIGKILL");
     await promise;
+    return { ended, folder, first };
+  };
+
+  it("one that has ended is removed although a thread of somebody's has the number of its first process", async () => {
+    const { ended, folder, first } = await endedOne();
     const thread = (await readdir("/proc/self/task")).find((id) => Number(id) !== process.pid);
-    await writeFile(processFile, JSON.stringify({ ...first, pid: Number(thread) }));
+    await writeFile(join(folder, "process.json"), JSON.stringify({ ...first, pid: Number(thread) }));
     await provider.destroy(ended, soon());
     expect((await provider.inventory(soon())).map((entry) => entry.runtimeId)).toEqual([runtimeId]);
   });
+
+  it.each([["process.json"], ["runtime.json"], ["process.json", "runtime.json"]])(
+    "one of which a loss of power left %s empty is removed",
+    async (...names) => {
+      const { ended, folder } = await endedOne();
+      for (const name of names) await writeFile(join(folder, name), "");
+      const found = (await provider.inventory(soon())).filter((entry) => entry.runtimeId === ended);
+      expect(found).toMatchObject([{ state: "dead" }]);
+      await provider.destroy(ended, soon());
+      expect(existsSync(folder)).toBe(false);
+    },
+  );
 
   it.each([
     ["of a newer release", (text: string) => JSON.stringify({ ...JSON.parse(text), version: 2 })],

@@ -101,8 +101,16 @@ export class RuntimeDirectories implements AsyncDisposable {
 
   /** @returns undefined when the launch did not get that far. @throws UnreadableRecord */
   async record(runtimeId: RuntimeId): Promise<RuntimeRecord | undefined> {
-    const text = await orMissing(readFile(join(this.path(runtimeId), "runtime.json"), "utf8"), undefined);
-    return text === undefined ? undefined : parseRecord(RuntimeRecord, text, runtimeId);
+    const text = await this.#text(runtimeId, "runtime.json");
+    return text === undefined || text === "" ? undefined : parseRecord(RuntimeRecord, text, runtimeId);
+  }
+
+  /**
+   * @returns undefined where there is none. Files get their names once they are whole: one that is empty was left by a machine that lost
+   *   its power.
+   */
+  #text(runtimeId: RuntimeId, name: string): Promise<string | undefined> {
+    return orMissing(readFile(join(this.path(runtimeId), name), "utf8"), undefined);
   }
 
   /** For undoing, which goes on without a record. @returns undefined when there is none that can be read. */
@@ -122,17 +130,20 @@ export class RuntimeDirectories implements AsyncDisposable {
    */
   async isAlive(runtimeId: RuntimeId): Promise<boolean | undefined> {
     const found = await this.#process(runtimeId);
-    return found === undefined ? undefined : this.#lives(found);
+    return found === undefined ? undefined : found !== "gone" && this.#lives(found);
   }
 
   /** @returns the pid of the sandbox's first process, while that runs. @throws UnreadableRecord */
   async livingProcess(runtimeId: RuntimeId): Promise<number | undefined> {
     const found = await this.#process(runtimeId);
-    return found !== undefined && (await this.#lives(found)) ? found.pid : undefined;
+    if (found === undefined || found === "gone") return undefined;
+    return (await this.#lives(found)) ? found.pid : undefined;
   }
 
-  async #process(runtimeId: RuntimeId): Promise<Static<typeof ProcessRecord> | undefined> {
-    const text = await orMissing(readFile(join(this.path(runtimeId), "process.json"), "utf8"), undefined);
+  /** @returns "gone" for that of a machine that lost its power. */
+  async #process(runtimeId: RuntimeId): Promise<Static<typeof ProcessRecord> | "gone" | undefined> {
+    const text = await this.#text(runtimeId, "process.json");
+    if (text === "") return "gone";
     return text === undefined ? undefined : parseRecord(ProcessRecord, text, runtimeId);
   }
 
