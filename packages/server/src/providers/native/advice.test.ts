@@ -7,6 +7,7 @@ it("a control group that is busy is not told as one that may not be made", async
   const told = (errno: number) => adviceFor(new LauncherFailure("cgroup", "it failed", errno));
   expect(await told(16)).toMatch(/it failed; what is in that control group does not end/);
   expect(await told(13)).toContain("Delegate=yes");
+  expect(await told(22)).toMatch(/it failed; the group above the sandboxes' may allow less: see its limits$/);
 });
 
 it("says what to raise where a process may have too few files open", async () => {
@@ -49,7 +50,7 @@ it("want of a descriptor of the service's own is told as what passes", async () 
 });
 
 it("a full disk is told as one, not as something that the machine refuses", async () => {
-  for (const step of ["directory", "disk", "overlay", "record"]) {
+  for (const step of ["directory", "disk", "overlay", "record", "files"]) {
     const full = new LauncherFailure(step, "No space left on device (os error 28)", 28);
     expect(lackedRoom(full)).toBe(true);
     expect(await toldFailure(full)).toMatchObject({

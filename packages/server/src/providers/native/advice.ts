@@ -80,7 +80,7 @@ async function wayOut(step: string, errno: number | undefined): Promise<string |
       // There is something in it: a process that ends slowly, or a group that somebody else made there.
       if (errno === errnoBusy)
         return "what is in that control group does not end, or is another program's: see its cgroup.procs and the groups in it";
-      if (errno === errnoInvalid) return "the group above it may allow less: see its limits";
+      if (errno === errnoInvalid) return "the group above the sandboxes' may allow less: see its limits";
       return "cgroups are refused; run the service as root or under systemd with Delegate=yes";
     case "network":
       return networkAdvice(errno);

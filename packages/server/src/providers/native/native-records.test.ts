@@ -1,5 +1,5 @@
 import { existsSync } from "node:fs";
-import { readdir, readFile, writeFile } from "node:fs/promises";
+import { readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { runScript } from "../../../test/support/attack-probe.ts";
@@ -62,13 +62,19 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "what nat
     expect((await provider.inventory(soon())).map((entry) => entry.runtimeId)).toEqual([runtimeId]);
   });
 
-  it.each([["process.json"], ["runtime.json"], ["process.json", "runtime.json"]])(
-    "one of which a loss of power left %s empty is removed",
-    async (...names) => {
+  it.each([
+    [["process.json"], []],
+    [["runtime.json"], ["process.json"]],
+    [["process.json", "runtime.json"], []],
+  ])(
+    "one of which a loss of power left %j empty, and nothing of %j, is no sandbox any more and is removed",
+    async (empty, lost) => {
       const { ended, folder } = await endedOne();
-      for (const name of names) await writeFile(join(folder, name), "");
+      for (const name of empty) await writeFile(join(folder, name), "");
+      for (const name of lost) await rm(join(folder, name));
       const found = (await provider.inventory(soon())).filter((entry) => entry.runtimeId === ended);
       expect(found).toMatchObject([{ state: "dead" }]);
+      await expect(provider.adopt(ended, soon())).rejects.toThrow(RuntimeGone);
       await provider.destroy(ended, soon());
       expect(existsSync(folder)).toBe(false);
     },
