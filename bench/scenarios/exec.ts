@@ -19,6 +19,7 @@ const rounds = 7;
 /** Before that V8 has compiled little of the service. */
 const warmUp = 1_000;
 const fresh = 150;
+const atOnce = 16;
 /** More calls than a round has time for. */
 const unbounded = 1_000_000;
 
@@ -46,7 +47,7 @@ export async function nativeExec(): Promise<Row[]> {
   const [one, floor] = [median(serial.exec), median(serial.floor)];
   const above = medianRatio(serial.exec, serial.floor, aboveFloor);
 
-  const sixteen = (durationMs: number) => times({ clients: 16, count: unbounded, durationMs });
+  const sixteen = (durationMs: number) => times({ clients: atOnce, count: unbounded, durationMs });
   await sixteen(1_000);
   const samples: number[] = [];
   const load = await inRounds(rounds, {
@@ -54,7 +55,7 @@ export async function nativeExec(): Promise<Row[]> {
     exec: async () => {
       const taken = await sixteen(1_000);
       samples.push(...taken);
-      const busyMs = taken.reduce((sum, each) => sum + each, 0) / 16;
+      const busyMs = taken.reduce((sum, each) => sum + each, 0) / atOnce;
       return (taken.length * 1_000) / busyMs;
     },
   });

@@ -439,6 +439,7 @@ fn kill_members(dir: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::CgroupDir;
 
     /// As a launch does it.
     fn limited(spec: &CgroupSpec, limits: &Limits, network: bool) -> Result<Handles> {
@@ -446,7 +447,6 @@ mod tests {
         limit(spec, limits, network)?;
         Ok(handles)
     }
-    use crate::spec::CgroupDir;
 
     /// Directories of ordinary files, with the names that a kernel gives those of groups.
     struct Tree(std::path::PathBuf);

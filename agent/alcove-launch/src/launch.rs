@@ -205,9 +205,8 @@ pub fn begin(
     // A machine may not let us; the sandbox is none the worse for it.
     let _ = leave_protection(pid);
     stages.end("clone");
-    let mut used = Vec::from_iter(agent);
-    let mut begun =
-        Begun { pid, start_time: 0, stages, go: go_writer, status: status_reader, ends: true, used: vec![] };
+    let used = Vec::from_iter(agent);
+    let mut begun = Begun { pid, start_time: 0, stages, go: go_writer, status: status_reader, ends: true, used };
 
     let sandbox = sys::pidfd_open(pid).at("clone", "the sandbox's first process")?;
     idmap::write(pid, &spec.ids)?;
@@ -220,7 +219,7 @@ pub fn begin(
         }
         None => None,
     };
-    let root = if rooted { Some(make_root(spec, ready, pid, &mut used)?) } else { None };
+    let root = if rooted { Some(make_root(spec, ready, pid, &mut begun.used)?) } else { None };
     let proc = if rooted && spec.proc_outside { Some(proc_from_outside(pid)?) } else { None };
     // Where none can be made, as in containers, the machine's are shared.
     let dev = match spec.ids {
@@ -242,7 +241,6 @@ pub fn begin(
         return read_outcome(begun.status.as_raw_fd(), pid, first[..count].to_vec())
             .and_then(|()| Err(StepError::new("clone", "the sandbox's first process ended before it began")));
     }
-    begun.used = used;
     begun.used.extend([root, proc, dev].into_iter().flatten());
     begun.accompany(spec, network, limits).map_err(|error| begun.cause_of(error))?;
     Ok(begun)

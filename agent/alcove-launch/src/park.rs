@@ -166,7 +166,7 @@ pub fn prepare<'a>(spec: &'a LaunchSpec, ready: Option<&Ready>, socket: OwnedFd,
     let names = sys::host_names_of(begun.pid).at(STEP, "the sandbox's host name")?;
     // For the record of whose it is.
     sys::prepare_file(libc::AT_FDCWD, folder::RECORD).at("directory", folder::RECORD)?;
-    // The kernel forgot that when ids changed.
+    // It waits for long now: once more, whatever the kernel has forgotten meanwhile.
     sys::end_with(launcher);
     // Some kernels want layers at a path, which is made in mounts of this process's own: copies of all of the machine's, and
     // what the machine unmounts while this waits would stay in use.

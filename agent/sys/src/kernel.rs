@@ -419,7 +419,7 @@ pub fn cut_propagation() -> io::Result<()> {
 }
 
 /// Changes the effective user and group of a rooted process, which keeps its capabilities.
-pub fn act_as(id: u32) -> io::Result<()> {
+fn act_as(id: u32) -> io::Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
     let header = [VERSION_3, 0];
     // For each half: effective, permitted, inheritable.
