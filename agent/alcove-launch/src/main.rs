@@ -7,6 +7,7 @@
 
 mod cgroup;
 mod child;
+mod debts;
 mod destroy;
 mod disk;
 mod error;

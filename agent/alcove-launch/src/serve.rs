@@ -3,7 +3,9 @@
 use std::io::BufRead;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
+use crate::debts::Debts;
 use crate::error::{AtStep, Result, StepError};
 use crate::folder::{self, Ready};
 use crate::launch::Launched;
@@ -34,6 +36,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
     }
     let mut pool = pool_of(arguments)?;
     let mut parked = Parked::default();
+    let mut debts = Debts::default();
     // Every request's process holds the writing end; reading it ends when none is left.
     let (idle, busy) = sys::pipe().at("serve", "pipe")?;
     let mut input = Lines::default();
@@ -46,7 +49,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
                 eprintln!("alcove-launch: {error}");
             }
         }
-        if !wait_for_input(pool.as_mut(), &mut parked)? {
+        if !wait_for_input(pool.as_mut(), &mut parked, &mut debts)? {
             continue;
         }
         let count = sys::read(libc::STDIN_FILENO, &mut buffer).at("serve", "standard input")?;
@@ -61,7 +64,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
             pool.disturb();
         }
         input.take(&buffer[..count], |line| match line {
-            Line::Whole(line) => begin(line, pool.as_mut(), &mut parked),
+            Line::Whole(line) => begin(line, pool.as_mut(), &mut parked, &mut debts),
             Line::TooLong(head) => fail(
                 leading_id(head),
                 &StepError::new("request", format!("a request is longer than {LONGEST_REQUEST} bytes")),
@@ -119,9 +122,9 @@ fn pool_of(arguments: &[String]) -> Result<Option<Pool>> {
 }
 
 /// @returns false when only the pool or those who owe an answer had something to say, or nothing at all.
-fn wait_for_input(mut pool: Option<&mut Pool>, parked: &mut Parked) -> Result<bool> {
+fn wait_for_input(mut pool: Option<&mut Pool>, parked: &mut Parked, debts: &mut Debts) -> Result<bool> {
     let arrival = pool.as_ref().and_then(|pool| pool.arrival()).unwrap_or(-1);
-    let fds = [libc::STDIN_FILENO, arrival].into_iter().chain(parked.owing());
+    let fds = [libc::STDIN_FILENO, arrival].into_iter().chain(parked.owing()).chain(debts.owing());
     let mut entries: Vec<_> = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     let due = pool.as_ref().and_then(|pool| pool.due()).into_iter().chain(parked.due()).min();
     // Rounded up, or the last part of a millisecond would be waited for without sleep.
@@ -139,13 +142,16 @@ fn wait_for_input(mut pool: Option<&mut Pool>, parked: &mut Parked) -> Result<bo
     for (id, error) in parked.collect() {
         fail(id, &error);
     }
+    for (id, error) in debts.collect(Duration::from_secs(REQUEST_SECONDS.into())) {
+        send(&Reply { unanswered: true, ..refusal(id, &error) });
+    }
     // Last: an answer that came while this process had no time is one.
     parked.end_silent();
     Ok(entries[0].revents != 0)
 }
 
 /// What this process lacks to answer a request it may have for the next one: nothing here ends it.
-fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked) {
+fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked, debts: &mut Debts) {
     let request = serde_json::from_slice::<Request>(line);
     let mut place = None;
     match &request {
@@ -167,9 +173,11 @@ fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked) {
     };
     let ready = if wants_disk { pool.as_mut().and_then(|pool| pool.take()) } else { None };
     let parent = std::process::id() as i32;
+    let debt = debts.add(leading_id(line));
     match sys::fork() {
         Ok(0) => {
             parked.forget();
+            debts.forget();
             if let Some(pool) = pool {
                 pool.forget();
             }
@@ -179,6 +187,7 @@ fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked) {
                 (Ok(request), _) => handle(request, ready, send_listening),
                 (Err(error), _) => fail(leading_id(line), &StepError::new("request", error.to_string())),
             }
+            debt.settle();
             std::process::exit(0);
         }
         Ok(pid) => {
@@ -187,6 +196,7 @@ fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked) {
             }
         }
         Err(error) => {
+            debt.settle();
             if let Some(ready) = ready {
                 // Its mount goes with its descriptor; nobody else knows of the folder.
                 folder::discard(&ready.path);
@@ -348,6 +358,7 @@ fn plain<'a>(id: u64, ok: bool) -> Reply<'a> {
         id,
         ok,
         listening: false,
+        unanswered: false,
         pid: None,
         start_time: None,
         step: None,
@@ -358,8 +369,12 @@ fn plain<'a>(id: u64, ok: bool) -> Reply<'a> {
 }
 
 fn fail(id: u64, error: &StepError) {
+    send(&refusal(id, error));
+}
+
+fn refusal(id: u64, error: &StepError) -> Reply<'_> {
     let message = beginning(&error.message, LONGEST_MESSAGE);
-    send(&Reply { step: Some(&error.step), message: Some(message), errno: error.errno, ..plain(id, false) });
+    Reply { step: Some(&error.step), message: Some(message), errno: error.errno, ..plain(id, false) }
 }
 
 /// What of a text has at most so many bytes.

@@ -281,6 +281,9 @@ pub struct Reply<'a> {
     /// No answer yet: the socket of the agent to come takes connections.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub listening: bool,
+    /// Who was to answer has ended: how far the request got nobody knows.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unanswered: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]

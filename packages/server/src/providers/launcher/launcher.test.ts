@@ -60,6 +60,25 @@ it("a removal that wanted for time is repeated as long as somebody waits for it,
   }
 });
 
+/** Tells of the first request that who was to serve it has ended. */
+const lostFirst = () => `ok='false,"unanswered":true,"step":"request","message":"it was killed"'
+while read -r request; do
+  id=\${request#*'"id":'}; echo '{"id":'\${id%%[!0-9]*}',"ok":'$ok'}'; ok=true
+done`;
+
+it("a removal whose process was killed over it is repeated; what else was asked for is told as unanswered", async () => {
+  const removing = await launcherBy(lostFirst);
+  await using _removing = removing.launcher;
+  await removing.launcher.destroy(nothing(removing.folder));
+  const lending = await launcherBy(lostFirst);
+  await using _lending = lending.launcher;
+  await expect(lending.launcher.lend({} as never)).rejects.toMatchObject({
+    step: "request",
+    unanswered: true,
+    died: false,
+  });
+});
+
 /** Says nothing to `lend`, answers what is no operation after 0.3 s and everything else at once. */
 const slowToLend = () => `while read -r request; do
   case $request in

@@ -23,7 +23,7 @@ export class LauncherFailure extends Error {
   readonly errno: number | undefined;
   /** The launcher itself ended; how far the request got nobody knows. */
   readonly died: boolean;
-  /** The launcher said nothing, for it ended, was stopped or had no time: nothing is wrong with what was asked for. */
+  /** The launcher, or its process for the request, ended, was stopped or had no time: nothing is wrong with what was asked for. */
   readonly unanswered: boolean;
   constructor(
     step: string,
@@ -52,6 +52,8 @@ interface Reply {
   ok: boolean;
   /** No answer yet: the socket of the agent to come takes connections. */
   listening?: true;
+  /** Who was to answer has ended over it. */
+  unanswered?: true;
   pid?: number;
   start_time?: number;
   stages?: [string, number][];
@@ -245,7 +247,8 @@ export class Launcher implements AsyncDisposable {
       child.stdin.write(`${JSON.stringify({ op, id, spec })}\n`);
       const reply = await promise;
       if (reply.ok) return reply;
-      throw new LauncherFailure(reply.step ?? "serve", reply.message ?? "no reason given", reply.errno);
+      const { step = "serve", message = "no reason given", errno, unanswered = false } = reply;
+      throw new LauncherFailure(step, message, errno, { unanswered });
     } finally {
       clearTimeout(timer);
       this.#waiting.delete(id);

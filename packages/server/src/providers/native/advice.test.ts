@@ -28,6 +28,14 @@ it("a launcher that said nothing may be asked again; one that cannot be started 
   const told = await toldFailure(late);
   expect(told).toMatchObject({ code: "unavailable", retryAfterS: 5 });
   expect(String(told)).not.toContain("build-agent");
+  const killed = new LauncherFailure("request", "the process that served it was killed", undefined, {
+    unanswered: true,
+  });
+  expect(await toldFailure(killed)).toMatchObject({
+    code: "unavailable",
+    retryAfterS: 5,
+    message: "native: the process that served it was killed; try again",
+  });
   const missing = new LauncherFailure("serve", "alcove-launch cannot be started: ENOENT");
   expect(await toldFailure(missing)).toMatchObject({
     code: "provider_error",

@@ -11,6 +11,8 @@ export async function adviceFor(error: unknown): Promise<string> {
   if (!(error instanceof LauncherFailure))
     return lackedRoom(error) && !(error instanceof StorageFull) ? `${message}; ${roomAdvice}` : message;
   if (error.died) return `${message}; the next request starts it again`;
+  // The launcher says itself why.
+  if (error.unanswered && error.step === "request") return `native: ${message}; try again`;
   if (error.unanswered) return `${message}: the machine has no time for it, or a disk hangs; try again`;
   const way = lackedRoom(error) ? roomAdvice : await wayOut(error.step, error.errno);
   return `native sandboxes fail at step ${error.step}: ${message}${way === undefined ? "" : `; ${way}`}`;

@@ -78,6 +78,8 @@ async function firstProcess(dir: string) {
   const status = await readFile(`/proc/${pid}/status`, "utf8");
   const field = (name: string) => new RegExp(`^${name}:\\s*(\\S+)`, "m").exec(status)?.[1];
   return {
+    pid,
+    parent: field("PPid"),
     seccomp: field("Seccomp"),
     state: field("State"),
     program: basename(await readlink(`/proc/${pid}/exe`)),
@@ -107,6 +109,33 @@ await describeWith(
       await launched;
       expect((await reader.read()).bytesRead).toBeGreaterThan(0);
       expect(await firstProcess(dir)).toMatchObject({ program: expect.not.stringMatching("alcove-launch") });
+    });
+
+    it("are missed by a launch whose process is killed over them: whoever waits hears so at once, and it can be undone", async () => {
+      await using stack = new AsyncDisposableStack();
+      const folder = await mkdtemp(join(tmpdir(), "alcove-late-"));
+      stack.defer(() => rm(folder, { recursive: true, force: true }));
+      const launch = await withSlowLimit(folder);
+      const { dir, ids } = launch;
+      const launcher = stack.use(
+        new Launcher({ binary: agentBinary("alcove-launch"), logger: silentLogger }),
+      );
+      const undo = () => launcher.destroy({ dir, trash: folder, cgroup: null, ids });
+      stack.defer(undo);
+      const launched = launcher.launch(launch).catch((error: unknown) => error);
+      await expect.poll(() => firstProcess(dir), { timeout: 15_000 }).toMatchObject({ state: "S" });
+      const { pid, parent } = await firstProcess(dir);
+      process.kill(Number(parent), "SIGKILL");
+      const killedMs = performance.now();
+      expect(await launched).toMatchObject({
+        step: "request",
+        unanswered: true,
+        died: false,
+        message: expect.stringContaining("killed before it answered"),
+      });
+      expect(performance.now() - killedMs).toBeLessThan(10_000);
+      await undo();
+      expect(await readFile(`/proc/${pid}/stat`, "utf8").catch(() => "gone")).toBe("gone");
     });
 
     it("of which one is refused end the launch, and nothing is left", async () => {
