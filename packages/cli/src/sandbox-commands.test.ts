@@ -51,6 +51,18 @@ describe("whatever a service says", () => {
   });
 });
 
+test.each([
+  ["stats", "."],
+  ["kill", ".."],
+  ["exec", "..", "true"],
+  ["template", "show", ".."],
+])("%s %s: what leads to another path is refused, and nothing is asked", async (...args) => {
+  const { code, stderr } = await at.run(...args);
+  expect(code).toBe(args[0] === "exec" ? 125 : 1);
+  expect(stderr).toContain('." would lead to another path; give the id or name');
+  expect(at.service.requests).toEqual([]);
+});
+
 describe("exit codes", () => {
   test.each([
     [["nope"], 2],

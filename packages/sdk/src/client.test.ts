@@ -58,6 +58,42 @@ describe("AlcoveClient", () => {
     expect(seen?.headers).toMatchObject({ "x-api-key": "k", "x-user-id": "acme" });
   });
 
+  test.each([".", "..", "%2e%2E"])(
+    "an id or a name of %s leads to no other path: nothing is asked",
+    async (dots) => {
+      let asked = 0;
+      handle = (_request, response) => {
+        asked++;
+        response.end("[]");
+      };
+      using client = new AlcoveClient({ url });
+      const body = new Readable({ read: () => undefined });
+      const calls = [
+        () => client.stats(dots),
+        () => client.destroy(dots),
+        () => client.execOutput("sb-a", dots),
+        () => client.files.write(dots, "/a", body),
+        () => client.templates.spawn(dots),
+        () => client.keys.revoke(dots),
+        () => client.openTunnel(dots, 80),
+        () => client.openExec(dots, { command: "true" }),
+        () => client.requestPort("sb-a", dots as never, "/"),
+      ];
+      // To a part that was encoded a percent sign is one of its own.
+      const ways = dots.startsWith("%") ? calls.slice(-1) : calls;
+      for (const call of ways)
+        await expect(call()).rejects.toMatchObject({
+          code: "bad_request",
+          message: expect.stringContaining(`"${dots}" would lead to another path; give the id`),
+        });
+      expect(asked).toBe(0);
+      expect(body.destroyed).toBe(ways === calls);
+      await client.files.list("..a", "/..");
+      await client.files.list("a/../b", "/..");
+      expect(asked).toBe(2);
+    },
+  );
+
   test("a refusal becomes an AlcoveError with the service's code, message and request id", async () => {
     handle = (_request, response) => {
       response.writeHead(409, { "x-request-id": "r1", "retry-after": "7" });

@@ -1,8 +1,8 @@
 /**
  * Codes of our own, beside the service's. `unreachable`: no connection was made, nothing was done. `cut`: it broke, and the
  * request may have been carried out. `client_timeout`: no answer in time, which may be both. `bad_response`: an answer that
- * is none. `bad_request`, as of the service: an address or a header that is none, nothing was asked; or a body that is not as long as
- * was announced, and was not sent whole.
+ * is none. `bad_request`, as of the service: an address, an id or a header that is none, nothing was asked; or a body that is not as
+ * long as was announced, and was not sent whole.
  */
 export type ClientErrorCode =
   | "unreachable"

@@ -101,8 +101,9 @@ export class Transport implements Disposable {
     this.#agent.destroy();
   }
 
-  /** @returns the address of a path below /api/v1. */
+  /** @returns the address of a path below /api/v1. @throws AlcoveError `bad_request` for one that leads elsewhere. */
   address(path: string, query: Query = {}): URL {
+    checkWay(path);
     const url = new URL(this.baseUrl);
     url.pathname = `${url.pathname.replace(/\/+$/, "")}/api/v1${path}`;
     for (const [name, value] of Object.entries(query)) {
@@ -266,6 +267,16 @@ export class Transport implements Disposable {
     }
     return unreachable(this.baseUrl, error);
   }
+}
+
+/** Addresses lose such parts, and what is before ".." too, however they are encoded: `stats(".")` would ask for a list. */
+function checkWay(path: string): void {
+  const way = path.split("/").find((part) => /^(?:\.|%2e){1,2}$/i.test(part));
+  if (way === undefined) return;
+  throw clientError(
+    "bad_request",
+    `${path}: ${JSON.stringify(way)} would lead to another path; give the id or name of what is meant, as a list or the call that made it tells it`,
+  );
 }
 
 /** Before a request is made, which nobody would end. @throws TypeError for what types refuse and JavaScript lets pass. */
