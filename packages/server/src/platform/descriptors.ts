@@ -2,6 +2,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { open, readdir, readFile } from "node:fs/promises";
 import type { Clock, Timer } from "../ports/clock.ts";
 import type { Logger } from "./logger.ts";
+import { isOutOfDescriptors } from "./momentary.ts";
 
 const lookMs = 5_000;
 const quietMs = 60_000;
@@ -103,13 +104,12 @@ export class DescriptorWatch implements Disposable {
     try {
       await this.#tryOpen();
     } catch (error) {
-      const { code } = error as NodeJS.ErrnoException;
-      if (code === "EMFILE" || code === "ENFILE") this.#tell(code);
+      if (isOutOfDescriptors(error)) this.#tell((error as NodeJS.ErrnoException).code);
     }
     this.#lookLater();
   }
 
-  #tell(code: string): void {
+  #tell(code: string | undefined): void {
     const nowMs = this.#clock.monotonicMs();
     if (nowMs - this.#toldMs < quietMs) return;
     this.#toldMs = nowMs;

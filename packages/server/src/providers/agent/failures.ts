@@ -1,3 +1,4 @@
+import { isOutOfDescriptors, moreDescriptors } from "../../platform/momentary.ts";
 import {
   BadRequest,
   Conflict,
@@ -72,11 +73,7 @@ export function translateDialFailure(error: unknown, name: string): Error {
     const message = `sandbox ${name} has ended, or nothing listens at its agent's socket any more (${code})`;
     return new RuntimeGone(message, { cause: error });
   }
-  if (code === "EMFILE" || code === "ENFILE") {
-    return new Unavailable(`the service is out of file descriptors; raise its limit (ulimit -n)`, {
-      cause: error,
-    });
-  }
+  if (isOutOfDescriptors(error)) return new Unavailable(moreDescriptors, { cause: error });
   if (code === undefined && error instanceof Error) return error;
   return new ProviderError(`the agent of sandbox ${name} cannot be reached: ${String(error)}`, {
     cause: error,

@@ -103,6 +103,35 @@ it("tells a loss where nothing is known of the sandbox, and nothing once it is c
   expect(one.told).toEqual([]);
 });
 
+it("a process without descriptors tells no loss, starts no other relay, and looks again", async () => {
+  const path = join(folder, "network.sock");
+  const server = createServer((socket) => socket.write('{"state":"up"}\n'));
+  await once(server.listen(path), "listening");
+  const told: NetworkChange[] = [];
+  const attach = vi.fn(async () => undefined);
+  const connected = once(server, "connection");
+  const looks = vi.fn(async () => {
+    if (looks.mock.calls.length > 2) return path;
+    throw Object.assign(new Error("connect EMFILE network.sock"), { code: "EMFILE" });
+  });
+  const network = new KeptNetwork({
+    path: looks,
+    attach,
+    ended: async () => false,
+    onChange: (one) => told.push(one),
+  });
+  await expect(network.up).rejects.toThrow(
+    /cannot be looked at \(connect EMFILE network.sock\): .*LimitNOFILE=/,
+  );
+  const [relay] = (await connected) as [Socket];
+  expect(looks).toHaveBeenCalledTimes(3);
+  expect(attach).not.toHaveBeenCalled();
+  expect(told).toEqual([]);
+  await network.close();
+  relay.destroy();
+  await server[Symbol.asyncDispose]();
+});
+
 it("survives a relay that is killed before it has taken the connection", async () => {
   const path = join(folder, "network.sock");
   const listening = `require("node:net").createServer().listen(${JSON.stringify(path)}, () => console.log("there"))`;

@@ -4,6 +4,7 @@ import { createInterface } from "node:readline";
 import { setTimeout as delay } from "node:timers/promises";
 import { ignoreOutcome } from "../../platform/abortable.ts";
 import { messageOf } from "../../platform/message-of.ts";
+import { isOutOfDescriptors, moreDescriptors } from "../../platform/momentary.ts";
 import type { NetworkChange } from "../../ports/index.ts";
 
 /** A relay says something every three seconds; one that says nothing for so long hangs. */
@@ -11,6 +12,8 @@ const silentMs = 12_000;
 /** How long this process is given to read what arrived while it was busy itself. */
 const lastChanceMs = 250;
 const dialMs = 5_000;
+/** Until this process looks again that had no descriptor to look with. */
+const blindMs = 1_000;
 const firstPauseMs = 250;
 const longestPauseMs = 60_000;
 /** A relay may end some moments before what it served is seen to have ended. */
@@ -25,7 +28,8 @@ interface RelayLine {
 
 /**
  * Watches the relay of one sandbox over its socket, and has another one started when it ends or hangs.
- * States: connecting, starting (connected, its helper has not answered yet), up, lost (waiting to attach again), closed.
+ * States: connecting (again and again while this process has no descriptor), starting (connected, its helper has not answered
+ * yet), up, lost (waiting to attach again), closed.
  */
 export class KeptNetwork {
   readonly #path: () => Promise<string>;
@@ -65,7 +69,7 @@ export class KeptNetwork {
     this.#run(() => this.#connect());
   }
 
-  /** Resolves when the helper has answered for the first time. @throws when it was lost or closed before. */
+  /** Resolves when the helper has answered for the first time. @throws when it was lost, closed or out of sight before. */
   get up(): Promise<void> {
     return this.#up.promise;
   }
@@ -80,7 +84,19 @@ export class KeptNetwork {
   }
 
   #run(step: () => Promise<void>): void {
-    this.#work = this.#work.then(step).catch((error: unknown) => this.#lost(messageOf(error)));
+    this.#work = this.#work.then(step).catch((error: unknown) => {
+      if (isOutOfDescriptors(error)) this.#seeLater(error);
+      else this.#lost(messageOf(error));
+    });
+  }
+
+  /** Whether it is there cannot be looked at: that is no loss, and another relay would end the one that may serve. */
+  #seeLater(error: unknown): void {
+    this.#drop();
+    if (this.#closed) return;
+    const message = `whether there is a network cannot be looked at (${messageOf(error)}): ${moreDescriptors}`;
+    this.#up.reject(new Error(message, { cause: error }));
+    this.#retry = setTimeout(() => this.#run(() => this.#connect()), blindMs).unref();
   }
 
   async #connect(): Promise<void> {

@@ -8,7 +8,9 @@ import { setTimeout as pause } from "node:timers/promises";
 import { afterEach, expect, it, vi } from "vitest";
 import { agentBinary } from "../../../test/support/agent-binary.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
+import { withoutDescriptors } from "../../../test/support/without-descriptors.ts";
 import { silentLogger } from "../../platform/logger.ts";
+import { toldFailure } from "../native/advice.ts";
 import { openDiskPool } from "../native/disk-template.ts";
 import { findProgram } from "./find-program.ts";
 import { Launcher, LauncherFailure, type LauncherPatience } from "./launcher.ts";
@@ -77,6 +79,34 @@ it("a removal whose process was killed over it is repeated; what else was asked 
     unanswered: true,
     died: false,
   });
+});
+
+it("one that cannot be started for want of a descriptor is no failure of the machine's, and the next request starts it", async () => {
+  const answers = `while read -r request; do id=\${request#*'"id":'}; echo '{"id":'\${id%%[!0-9]*}',"ok":true}'; done`;
+  const { launcher, folder } = await launcherBy(() => answers);
+  await using _ = launcher;
+  const [lent, unlent] = withoutDescriptors(() => [
+    launcher.lend({} as never).catch((error: unknown) => error),
+    launcher.lend({} as never).catch((error: unknown) => error),
+  ]);
+  for (const failure of [await lent, await unlent]) {
+    expect(failure).toMatchObject({
+      step: "serve",
+      unanswered: true,
+      died: false,
+      cause: { code: "EMFILE" },
+    });
+    expect(await toldFailure(failure)).toMatchObject({ code: "unavailable", retryAfterS: 5 });
+  }
+  await launcher.lend({} as never);
+  expect(await started(folder)).toHaveLength(1);
+  const { launcher: closed } = await launcherBy(() => answers);
+  const refused = withoutDescriptors(() => {
+    const failing = expect(closed.lend({} as never)).rejects.toThrow("EMFILE");
+    return { failing, closing: closed[Symbol.asyncDispose]() };
+  });
+  await refused.closing;
+  await refused.failing;
 });
 
 /** Says nothing to `lend`, answers what is no operation after 0.3 s and everything else at once. */

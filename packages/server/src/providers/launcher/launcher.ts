@@ -1,9 +1,10 @@
-import { type ChildProcessByStdio, spawn } from "node:child_process";
+import { type ChildProcess, type ChildProcessByStdio, spawn } from "node:child_process";
 import { once } from "node:events";
 import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
+import { isMomentary } from "../../platform/momentary.ts";
 import { outsideRequests } from "../../platform/request-scope.ts";
 import type {
   AttachSpec,
@@ -23,15 +24,15 @@ export class LauncherFailure extends Error {
   readonly errno: number | undefined;
   /** The launcher itself ended; how far the request got nobody knows. */
   readonly died: boolean;
-  /** The launcher, or its process for the request, ended, was stopped or had no time: nothing is wrong with what was asked for. */
+  /** The launcher, or its process for the request, said nothing: it ended, was stopped, had no time or could not be started for a moment. Nothing is wrong with what was asked for. */
   readonly unanswered: boolean;
   constructor(
     step: string,
     message: string,
     errno?: number,
-    options: { died?: boolean; unanswered?: boolean } = {},
+    options: { died?: boolean; unanswered?: boolean; cause?: unknown } = {},
   ) {
-    super(message);
+    super(message, options.cause === undefined ? {} : { cause: options.cause });
     this.name = "LauncherFailure";
     this.step = step;
     this.errno = errno;
@@ -62,7 +63,9 @@ interface Reply {
   errno?: number;
 }
 
-type Child = ChildProcessByStdio<Writable, Readable, Readable>;
+/** One that wanted for descriptors has no pipes, and says so as its error. */
+type Child = ChildProcess;
+type PipedChild = ChildProcessByStdio<Writable, Readable, Readable>;
 type Waiter = {
   resolve: (reply: Reply) => void;
   reject: (error: unknown) => void;
@@ -244,7 +247,7 @@ export class Launcher implements AsyncDisposable {
       timer = setTimeout(() => setImmediate(giveUp), aliveMs);
     }, waitMs - aliveMs);
     try {
-      child.stdin.write(`${JSON.stringify({ op, id, spec })}\n`);
+      child.stdin?.write(`${JSON.stringify({ op, id, spec })}\n`);
       const reply = await promise;
       if (reply.ok) return reply;
       const { step = "serve", message = "no reason given", errno, unanswered = false } = reply;
@@ -258,25 +261,30 @@ export class Launcher implements AsyncDisposable {
   /** An operation that it does not know takes it all steps but the work: read, a process of its own, a refusal. */
   #askWhetherAlive(child: Child): void {
     this.#lastId += 1;
-    child.stdin.write(`${JSON.stringify({ op: "alive", id: this.#lastId })}\n`);
+    child.stdin?.write(`${JSON.stringify({ op: "alive", id: this.#lastId })}\n`);
   }
 
   #start(): Child {
-    const child = spawn(this.#binary, ["serve", ...this.#arguments], {
+    const child: Child = spawn(this.#binary, ["serve", ...this.#arguments], {
       stdio: ["pipe", "pipe", "pipe"],
       env: { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" },
       cwd: "/",
       detached: true,
     });
     this.#child = child;
-    const lose = (cause: string, died: boolean) => this.#lose(child, cause, died);
-    child.once("error", (error) => lose(`${this.#binary} cannot be started: ${error.message}`, false));
+    child.once("error", (cause) => {
+      const message = `${this.#binary} cannot be started: ${cause.message}`;
+      this.#lose(child, message, { cause, unanswered: isMomentary(cause) });
+    });
+    if (!isPiped(child)) return child;
     child.once("exit", (code, signal) => {
-      lose(`the launcher ended with ${signal ?? `code ${code}`}`, true);
+      this.#lose(child, `the launcher ended with ${signal ?? `code ${code}`}`, { died: true });
       if (!this.#closed)
         this.#logger.warn({ code, signal }, "the launcher ended; the next request starts it");
     });
-    child.stdin.on("error", (error) => lose(`the launcher does not read: ${error.message}`, true));
+    child.stdin.on("error", (error) =>
+      this.#lose(child, `the launcher does not read: ${error.message}`, { died: true }),
+    );
     const answers = createInterface({ input: child.stdout });
     answers.on("line", (line) => this.#receive(line));
     const words = createInterface({ input: child.stderr });
@@ -295,15 +303,15 @@ export class Launcher implements AsyncDisposable {
   #replace(child: Child, cause: string): void {
     if (this.#child !== child) return;
     child.kill("SIGKILL");
-    this.#lose(child, cause, true);
+    this.#lose(child, cause, { died: true });
   }
 
-  #lose(child: Child, cause: string, died: boolean): void {
+  #lose(child: Child, message: string, why: { died: true } | { cause: Error; unanswered: boolean }): void {
     // A later one has requests of its own.
     if (this.#child !== child) return;
     this.#child = undefined;
     for (const waiter of this.#waiting.values())
-      waiter.reject(new LauncherFailure("serve", cause, undefined, { died }));
+      waiter.reject(new LauncherFailure("serve", message, undefined, why));
     this.#waiting.clear();
   }
 
@@ -326,15 +334,20 @@ export class Launcher implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed = true;
     const child = this.#child;
-    if (child === undefined || child.exitCode !== null || child.signalCode !== null) return;
+    if (child?.pid === undefined || child.exitCode !== null || child.signalCode !== null) return;
     child.ref();
     const ended = once(child, "exit");
-    child.stdin.end();
+    child.stdin?.end();
     // What it has in hand, a copy of an image above all, may take minutes; the next start undoes what is half done.
     const impatient = setTimeout(() => child.kill("SIGKILL"), closeMs);
     await ended;
     clearTimeout(impatient);
   }
+}
+
+/** Types say that it always is: Node leaves the pipes out where there is no descriptor for them. */
+function isPiped(child: Child): child is PipedChild {
+  return Boolean(child.stdin && child.stdout && child.stderr);
 }
 
 function launchReply(reply: Reply): LaunchReply {

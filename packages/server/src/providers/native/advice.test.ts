@@ -51,8 +51,19 @@ it("want of a descriptor of the service's own is told as what passes", async () 
     expect(await toldFailure(failure)).toMatchObject({
       code: "unavailable",
       retryAfterS: 5,
-      message: `native sandboxes cannot be made now: ${failure.message}`,
+      message: `native sandboxes cannot be made now: ${failure.message}; the service has no file descriptor left: raise LimitNOFILE= in its unit, or ulimit -n`,
     });
+  const cause = Object.assign(new Error("spawn alcove-launch EAGAIN"), { code: "EAGAIN" });
+  const crowded = new LauncherFailure("serve", "it cannot be started", undefined, {
+    cause,
+    unanswered: true,
+  });
+  expect(await toldFailure(crowded)).toMatchObject({
+    code: "unavailable",
+    message: expect.stringMatching(
+      /^native sandboxes cannot be made now: it cannot be started; .*room for a process$/,
+    ),
+  });
   const other = new Error("another");
   expect(await toldFailure(other)).toBe(other);
 });

@@ -1,5 +1,5 @@
 import { readFile } from "node:fs/promises";
-import { isMomentary } from "../../platform/momentary.ts";
+import { isMomentary, isOutOfDescriptors, moreDescriptors } from "../../platform/momentary.ts";
 import { ProviderError, StorageFull, Unavailable } from "../../ports/index.ts";
 import { LauncherFailure } from "../launcher/index.ts";
 
@@ -8,11 +8,14 @@ const roomAdvice = "the disk of data_dir is full, or its inodes are used up: fre
 /** What failed, why that usually is, and what to do about it. */
 export async function adviceFor(error: unknown): Promise<string> {
   const message = error instanceof Error ? error.message : String(error);
+  if (isOutOfDescriptors(error)) return `${message}; ${moreDescriptors}`;
   if (!(error instanceof LauncherFailure))
     return lackedRoom(error) && !(error instanceof StorageFull) ? `${message}; ${roomAdvice}` : message;
   if (error.died) return `${message}; the next request starts it again`;
   // The launcher says itself why.
   if (error.unanswered && error.step === "request") return `native: ${message}; try again`;
+  if (isMomentary(error))
+    return `${message}; it may be at the next attempt, once there is memory, or room for a process`;
   if (error.unanswered) return `${message}: the machine has no time for it, or a disk hangs; try again`;
   const way = lackedRoom(error) ? roomAdvice : await wayOut(error.step, error.errno);
   return `native sandboxes fail at step ${error.step}: ${message}${way === undefined ? "" : `; ${way}`}`;

@@ -1,6 +1,7 @@
 import { access, mkdir, statfs } from "node:fs/promises";
 import { join } from "node:path";
 import type { Logger } from "../../platform/logger.ts";
+import { isMomentary } from "../../platform/momentary.ts";
 import { NotFound, type RuntimeId, StorageFull } from "../../ports/index.ts";
 import { storeAgent, storedAgentPath } from "../agent/index.ts";
 import { makeHostRoot } from "../host-root/host-root.ts";
@@ -214,6 +215,8 @@ export class SiteSurvey implements AsyncDisposable {
         return ground;
       } catch (error) {
         if (lackedRoom(error)) return { ...first, untried: error };
+        // Nothing was tried: the next who asks tries again.
+        if (isMomentary(error)) throw error;
         const next = await this.#next(ground, error, onOverlay);
         if (next === undefined) return ground;
         ground = next;
