@@ -1,6 +1,7 @@
 import { spawn } from "node:child_process";
 import { type Duplex, pipeline, Readable } from "node:stream";
 import { createGunzip, createZstdDecompress } from "node:zlib";
+import { spawned } from "../platform/spawned.ts";
 import { BadRequest, ProviderError } from "../ports/errors.ts";
 
 const magic = {
@@ -56,7 +57,16 @@ async function* throughXz(
   source: AsyncIterable<Uint8Array>,
   signal: AbortSignal,
 ): AsyncGenerator<Uint8Array> {
-  const program = spawn("xz", ["-dc", xzMemory], { stdio: ["pipe", "pipe", "pipe"], signal });
+  const program = await spawned(spawn("xz", ["-dc", xzMemory], { stdio: ["pipe", "pipe", "pipe"], signal }), {
+    signal,
+  }).catch((error: unknown) => {
+    if (error instanceof Error && "code" in error && error.code === "ENOENT")
+      throw new ProviderError(
+        "an archive compressed with xz needs the program xz (Debian package xz-utils)",
+        { cause: error },
+      );
+    throw error;
+  });
   const ended = Promise.withResolvers<number | null>();
   program.on("error", (error) => ended.reject(error));
   program.on("close", (code) => ended.resolve(code));
@@ -72,13 +82,6 @@ async function* throughXz(
     yield* program.stdout;
     const code = await ended.promise;
     if (code !== 0) throw new BadRequest(`the archive's xz compression is damaged: ${stderr.trim()}`);
-  } catch (error) {
-    if (error instanceof Error && "code" in error && error.code === "ENOENT")
-      throw new ProviderError(
-        "an archive compressed with xz needs the program xz (Debian package xz-utils)",
-        { cause: error },
-      );
-    throw error;
   } finally {
     program.kill();
   }

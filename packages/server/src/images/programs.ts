@@ -1,4 +1,5 @@
 import { spawn } from "node:child_process";
+import { spawned } from "../platform/spawned.ts";
 import { ProviderError } from "../ports/errors.ts";
 
 export interface ProgramResult {
@@ -27,7 +28,13 @@ export async function runProgram(
   options: { signal: AbortSignal; onLine?: (line: string) => void },
 ): Promise<ProgramResult> {
   options.signal.throwIfAborted();
-  const child = spawn(program, args, { stdio: ["ignore", "pipe", "pipe"] });
+  const child = await spawned(spawn(program, args, { stdio: ["ignore", "pipe", "pipe"] }), options).catch(
+    (cause: unknown) => {
+      if (cause instanceof Error && "code" in cause && cause.code === "ENOENT")
+        throw new ProgramMissing(program, { cause });
+      throw cause;
+    },
+  );
   let stderr = "";
   for (const stream of [child.stdout, child.stderr])
     stream.setEncoding("utf8").on("data", (text: string) => {
@@ -47,10 +54,6 @@ export async function runProgram(
     });
     options.signal.throwIfAborted();
     return { exitCode, stderr: stderr.trim() };
-  } catch (error) {
-    if (error instanceof Error && "code" in error && error.code === "ENOENT")
-      throw new ProgramMissing(program, { cause: error });
-    throw error;
   } finally {
     clearTimeout(killTimer);
     options.signal.removeEventListener("abort", stop);

@@ -1,4 +1,6 @@
 import { spawn } from "node:child_process";
+import { messageOf } from "../platform/message-of.ts";
+import { spawned } from "../platform/spawned.ts";
 import { ProviderError } from "../ports/errors.ts";
 
 const keptText = 4_096;
@@ -11,11 +13,13 @@ export async function* tarOfDirectory(
   const args = ["-C", directory, "--sort=name", "--numeric-owner", "--one-file-system", "--format=posix"];
   // Access times and the like change from one reading to the next.
   const pax = "--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime";
-  const tar = spawn("tar", [...args, pax, "-cf", "-", "."], { stdio: ["ignore", "pipe", "pipe"] });
+  const reading = spawn("tar", [...args, pax, "-cf", "-", "."], { stdio: ["ignore", "pipe", "pipe"] });
+  const tar = await spawned(reading, options).catch((cause: unknown) => {
+    options.signal.throwIfAborted();
+    throw new ProviderError(`a directory is read with the program tar: ${messageOf(cause)}`, { cause });
+  });
   const ended = Promise.withResolvers<number | null>();
-  tar.on("error", (error) =>
-    ended.reject(new ProviderError("a directory is read with the program tar", { cause: error })),
-  );
+  tar.on("error", ended.reject);
   tar.on("close", (code) => ended.resolve(code));
   let stderr = "";
   tar.stderr.setEncoding("utf8").on("data", (text: string) => {

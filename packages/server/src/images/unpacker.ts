@@ -4,6 +4,8 @@ import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { fileURLToPath } from "node:url";
 import { errorCodes } from "@alcove/wire";
+import { messageOf } from "../platform/message-of.ts";
+import { spawned } from "../platform/spawned.ts";
 import { DomainError, ProviderError } from "../ports/errors.ts";
 import type { Unpacked, UnpackJob } from "./unpack-layers.ts";
 import type { UnpackMessage } from "./unpack-process.ts";
@@ -26,7 +28,10 @@ export async function unpackApart(
   options: { source?: AsyncIterable<Uint8Array>; signal: AbortSignal; onBytes: (bytes: number) => void },
 ): Promise<Unpacked> {
   options.signal.throwIfAborted();
-  const child = await start();
+  const child = await start(options).catch((cause: unknown) => {
+    options.signal.throwIfAborted();
+    throw new ProviderError(`unpacking could not be started: ${messageOf(cause)}`, { cause });
+  });
   const stop = () => child.kill("SIGKILL");
   options.signal.addEventListener("abort", stop, { once: true });
   let stderr = "";
@@ -38,9 +43,7 @@ export async function unpackApart(
     if (message.kind === "bytes") options.onBytes(message.bytes);
     else last.resolve(message);
   });
-  child.on("error", (error) =>
-    last.reject(new ProviderError("unpacking could not be started", { cause: error })),
-  );
+  child.on("error", (error) => last.reject(new ProviderError("unpacking failed", { cause: error })));
   child.on("exit", () => last.resolve(undefined));
   try {
     child.send(job, () => undefined);
@@ -58,14 +61,17 @@ export async function unpackApart(
   }
 }
 
-async function start(): Promise<ChildProcess> {
+async function start({ signal }: { signal: AbortSignal }): Promise<ChildProcess> {
   const node = [process.execPath, `--max-old-space-size=${heapMb}`, "--no-warnings", program];
   const command = (await canBound()) ? [setpriv, ...bounded, ...node] : node;
   const stdio: StdioOptions = ["pipe", "ignore", "pipe", "ipc"];
-  return spawn(command[0] ?? "", command.slice(1), {
-    stdio,
-    env: { PATH: process.env.PATH ?? "/usr/bin:/bin" },
-  });
+  return spawned(
+    spawn(command[0] ?? "", command.slice(1), {
+      stdio,
+      env: { PATH: process.env.PATH ?? "/usr/bin:/bin" },
+    }),
+    { signal },
+  );
 }
 
 let boundable: Promise<boolean> | undefined;

@@ -2,6 +2,7 @@ import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { withoutDescriptors } from "../../../test/support/without-descriptors.ts";
 import { diskUsage, spaceOf } from "./disk-space.ts";
 
 let root: string;
@@ -23,6 +24,11 @@ it("spaceOf() is no call of this thread, which a file system that hangs would ho
 });
 
 describe("diskUsage()", () => {
+  it("fails by itself where there is no descriptor for its program", async () => {
+    const counted = withoutDescriptors(() => diskUsage([root], { inodes: false }));
+    await expect(counted).rejects.toMatchObject({ code: "EMFILE" });
+  });
+
   it("counts all trees but those that take too long or are gone, wherever they stand", async () => {
     const du = `#!/bin/sh
 for path; do

@@ -1,6 +1,7 @@
 import { spawn } from "node:child_process";
 import { statfs } from "node:fs/promises";
 import { createInterface } from "node:readline";
+import { spawned } from "../../platform/spawned.ts";
 
 /** All trees. */
 const measureMs = 20_000;
@@ -59,11 +60,14 @@ async function count(
   { inodes, signal, eachMs }: { inodes: boolean; signal: AbortSignal | undefined; eachMs: number },
 ): Promise<number | undefined> {
   signal?.throwIfAborted();
-  const du = spawn("du", [inodes ? "--inodes" : "-k", "-sx", "--", ...paths], {
-    stdio: ["ignore", "pipe", "ignore"],
-    killSignal: "SIGKILL",
-    ...(signal === undefined ? {} : { signal }),
-  });
+  const du = await spawned(
+    spawn("du", [inodes ? "--inodes" : "-k", "-sx", "--", ...paths], {
+      stdio: ["ignore", "pipe", "ignore"],
+      killSignal: "SIGKILL",
+      ...(signal === undefined ? {} : { signal }),
+    }),
+    { signal },
+  );
   const ended = Promise.withResolvers<void>();
   du.once("error", ended.reject).once("close", () => ended.resolve());
   let counted = 0;
