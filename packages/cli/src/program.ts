@@ -450,7 +450,11 @@ function addCompletionCommand(program: Command): void {
     .command("completion")
     .description("print what makes a shell complete this command; docs/cli.md says where it belongs")
     .addArgument(
-      new Argument("<shell>", "whose").choices(["bash", "zsh", "fish"] as const satisfies readonly Shell[]),
+      new Argument("<shell>", "shell that is to complete it").choices([
+        "bash",
+        "zsh",
+        "fish",
+      ] as const satisfies readonly Shell[]),
     )
     .action(async (shell) => (await import("./commands/completion.ts")).completion(shell, program));
 }

@@ -1,4 +1,4 @@
-import type { CompletedOption, Place } from "./command-tree.ts";
+import { type CompletedOption, type Place, valuedOptions } from "./command-tree.ts";
 import { quoted } from "./quote.ts";
 
 /** For `source <(alcove completion bash)`. */
@@ -6,12 +6,20 @@ export function bashCompletion(places: readonly Place[]): string {
   const [root] = places;
   const name = root?.at ?? "";
   const deeper = places.slice(1).map(({ at }) => quoted(at));
+  const valued = valuedOptions(places).map(quoted);
   return `# Completion of ${name} for bash: source <(${name} completion bash)
 _${name}() {
-  local cur=\${COMP_WORDS[COMP_CWORD]} prev=\${COMP_WORDS[COMP_CWORD - 1]} at=${name} words= i
+  local cur=\${COMP_WORDS[COMP_CWORD]} prev=\${COMP_WORDS[COMP_CWORD - 1]} at=${name} words= value= n=0 i
+  # Which command it is, and how many arguments of it stand before the cursor.
   for ((i = 1; i < COMP_CWORD; i++)); do
+    if [[ \${COMP_WORDS[i]} == = ]]; then value=1; continue
+    elif [[ $value ]]; then value=; continue
+    fi
     case "$at \${COMP_WORDS[i]}" in
-    ${deeper.join(" | ")}) at="$at \${COMP_WORDS[i]}" ;;
+    ${deeper.join(" | ")}) at="$at \${COMP_WORDS[i]}" n=0 ;;
+    ${valued.join(" | ")}) value=1 ;;
+    *" -"*) ;;
+    *) n=$((n + 1)) ;;
     esac
   done
   # What is behind "--option=" is a word of its own, and the "=" another one.
@@ -21,8 +29,15 @@ _${name}() {
   case "$at $prev" in
 ${places.flatMap(valueCases).join("\n")}
   esac
-  case "$at" in
-${places.map(wordsCase).join("\n")}
+  case $cur in
+  -*)
+    case "$at" in
+${places.map(flagsCase).join("\n")}
+    esac ;;
+  *)
+    case "$at $n" in
+${places.flatMap(argumentCases).join("\n")}
+    esac ;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))
 }
@@ -49,10 +64,15 @@ function valueCases({ at, options }: Place): string[] {
   return lines;
 }
 
-function wordsCase({ at, words, options, takesSandboxes }: Place): string {
-  const flags = options.map(({ long }) => long).join(" ");
-  const named = quoted(words.map(({ name }) => name).join(" "));
-  const sandboxes = '$("$COMP_WORDS" ls --words 2>/dev/null)';
-  const others = takesSandboxes ? `words="${sandboxes}"` : `words=${named}`;
-  return `  ${quoted(at)}) case $cur in -*) words=${quoted(flags)} ;; *) ${others} ;; esac ;;`;
+function flagsCase({ at, options }: Place): string {
+  return `    ${quoted(at)}) words=${quoted(options.map(({ long }) => long).join(" "))} ;;`;
+}
+
+function argumentCases({ at, arguments: expected }: Place): string[] {
+  return expected.map(({ position, repeated, words, sandbox }) => {
+    const named = quoted(words.map(({ name }) => name).join(" "));
+    const sandboxes = '"$("$COMP_WORDS" ls --words 2>/dev/null)"';
+    const where = repeated ? `${quoted(`${at} `)}*` : quoted(`${at} ${position}`);
+    return `    ${where}) words=${sandbox ? sandboxes : named} ;;`;
+  });
 }

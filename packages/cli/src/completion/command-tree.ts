@@ -3,13 +3,26 @@ import type { CommandUnknownOpts as Command } from "@commander-js/extra-typings"
 /** A command line as far as it says which command is meant, such as "alcove quota ls", and what may come next. */
 export interface Place {
   readonly at: string;
-  /** Commands below it, or what its argument may be. */
-  readonly words: readonly { readonly name: string; readonly description: string }[];
   readonly options: readonly CompletedOption[];
-  /** Its arguments are sandboxes, by id or name. */
-  readonly takesSandboxes: boolean;
-  /** Its arguments, or some of them, are files. */
-  readonly takesFiles: boolean;
+  /** Its arguments, as far as something is known of them. */
+  readonly arguments: readonly CompletedArgument[];
+}
+
+export interface CompletedArgument {
+  /** How many come before it. */
+  readonly position: number;
+  /** It may be repeated, so that this is also what comes behind it. */
+  readonly repeated: boolean;
+  /** What it may be: commands, or its choices. */
+  readonly words: readonly CompletedWord[];
+  /** A sandbox, by id or name. */
+  readonly sandbox: boolean;
+  readonly file: boolean;
+}
+
+export interface CompletedWord {
+  readonly name: string;
+  readonly description: string;
 }
 
 export interface CompletedOption {
@@ -20,7 +33,6 @@ export interface CompletedOption {
   readonly value: "file" | "text" | readonly string[] | undefined;
 }
 
-/** The target of a copy may be a sandbox, or its source. */
 const sandboxArguments = new Set(["id", "ids", "target"]);
 const fileArguments = new Set(["source", "target", "folder"]);
 const fileOption = /<(?:file|dir)>$/;
@@ -28,13 +40,19 @@ const fileOption = /<(?:file|dir)>$/;
 /** Every place of a program, the program itself first. What has two names is at two places. */
 export function placesOf(command: Command, at = command.name()): Place[] {
   const helper = command.createHelp();
-  const names = command.registeredArguments.map((argument) => argument.name());
   const commands = helper
     .visibleCommands(command)
     .map((child) => ({ name: child.name(), description: child.description() }));
-  const choices = command.registeredArguments.flatMap(({ argChoices = [], description }) =>
-    argChoices.map((name) => ({ name, description })),
-  );
+  // Either side of a copy may be in a sandbox; what else has a source takes it from here.
+  const isCopy = command.registeredArguments.some((argument) => argument.name() === "target");
+  const given = command.registeredArguments.map((argument, position) => ({
+    position,
+    repeated: argument.variadic,
+    words: (argument.argChoices ?? []).map((name) => ({ name, description: argument.description })),
+    sandbox: isCopy || sandboxArguments.has(argument.name()),
+    file: fileArguments.has(argument.name()),
+  }));
+  const below = { position: 0, repeated: false, words: commands, sandbox: false, file: false };
   const options = helper.visibleOptions(command).flatMap(({ long, short, description, flags, ...option }) =>
     long === undefined || long === null
       ? []
@@ -51,13 +69,23 @@ export function placesOf(command: Command, at = command.name()): Place[] {
   );
   const place: Place = {
     at,
-    words: [...commands, ...choices],
     options,
-    takesSandboxes: names.some((name) => sandboxArguments.has(name)),
-    takesFiles: names.some((name) => fileArguments.has(name)),
+    arguments: (commands.length > 0 ? [below] : given).filter(
+      ({ words, sandbox, file }) => words.length > 0 || sandbox || file,
+    ),
   };
-  const below = command.commands.flatMap((child) =>
+  const deeper = command.commands.flatMap((child) =>
     [child.name(), ...child.aliases()].flatMap((name) => placesOf(child, `${at} ${name}`)),
   );
-  return [place, ...below];
+  return [place, ...deeper];
+}
+
+/** As the shells have them: the place and the option that takes a value, "alcove spawn --ttl". */
+export function valuedOptions(places: readonly Place[]): string[] {
+  return places.flatMap(({ at, options }) =>
+    options
+      .filter(({ value }) => value !== undefined)
+      .flatMap(({ long, short }) => (short === undefined ? [long] : [long, short]))
+      .map((flag) => `${at} ${flag}`),
+  );
 }

@@ -97,7 +97,26 @@ for (const { shell, args, script, ask } of shells) {
         for (const command of ["exec", "kill", "shell", "extend", "cp"])
           expect(complete(command, "sb-").sort()).toEqual(["sb-one", "sb-two"]);
         expect(complete("kill", "w")).toEqual(["web"]);
+        expect(complete("exec", "--timeout", "30s", "-e", "A=b", "w")).toEqual(["web"]);
+        expect(complete("exec", "--timeout=30s", "--user-id", "zoe", "sb-").sort()).toEqual([
+          "sb-one",
+          "sb-two",
+        ]);
         expect(complete("serve", "sb-")).toEqual([]);
+        expect(complete("image", "import", "sb-")).toEqual([]);
+      });
+
+      it("names them where they are meant, and not again behind that", () => {
+        expect(complete("kill", "sb-one", "-q", "w")).toEqual(["web"]);
+        expect(complete("cp", "-r", "/tmp/a", "w")).toEqual(["web"]);
+        for (const words of [
+          ["exec", "sb-one"],
+          ["exec", "--timeout", "30s", "sb-one", "ls"],
+          ["extend", "sb-one"],
+          ["forward", "sb-one", "80"],
+        ])
+          expect(complete(...words, "sb-")).toEqual([]);
+        expect(complete("completion", "bash", "z")).toEqual([]);
       });
     },
   );
@@ -105,7 +124,7 @@ for (const { shell, args, script, ask } of shells) {
 
 it("every command and every option of the program has its place", () => {
   const at = (name: string) => places.find((place) => place.at === name);
-  expect(at("alcove")?.words.map(({ name }) => name)).toContain("completion");
+  expect(at("alcove")?.arguments[0]?.words.map(({ name }) => name)).toContain("completion");
   expect(at("alcove exec")?.options.map(({ long }) => long)).toContain("--cpu-time");
   expect(at("alcove serve")?.options.find(({ long }) => long === "--config")?.value).toBe("file");
 });
