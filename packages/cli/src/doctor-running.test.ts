@@ -64,6 +64,38 @@ test("doctor --running finds nothing wrong with a service that is well", async (
   expect(stdout).not.toMatch(/^ {2}(warn|fail)/m);
 });
 
+test("doctor --running tells what sandboxes do without, and that they are simulated, each with the way out", async () => {
+  const noGroups =
+    "limits are rlimits (no cgroups; run the service as root, or under systemd with Delegate=yes)";
+  const standsIn = "it is the default because nothing that runs programs worked when the service started";
+  const state = fine();
+  state.providers = [{ ...provider, notes: [noGroups] }];
+  at.service.answer = serve(state);
+  const weak = await at.run("doctor", "--running");
+  expect([weak.code, weak.stdout]).toEqual([
+    0,
+    expect.stringMatching(/ok {4}provider native works .*\n {10}note: limits are rlimits .*Delegate=yes\)\n/),
+  ]);
+  state.providers = [{ ...provider, name: "mock", notes: [standsIn, "commands are simulated"] }];
+  const simulated = await at.run("doctor", "--running");
+  expect([simulated.code, simulated.stdout]).toEqual([
+    0,
+    expect.stringMatching(
+      /warn {2}provider mock works .*simulates all it does\n {10}note: it is the default because .*\n {10}note: commands/,
+    ),
+  ]);
+  const { stdout } = await at.run("doctor", "--running", "--json");
+  expect(JSON.parse(stdout).checks).toContainEqual(
+    expect.objectContaining({
+      id: "provider-mock",
+      level: "warn",
+      notes: [standsIn, "commands are simulated"],
+    }),
+  );
+  state.providers = [provider, { ...provider, name: "mock", default: false }];
+  expect((await at.run("doctor", "--running")).stdout).toMatch(/ok {4}provider mock works/);
+});
+
 test("doctor --running tells each thing that is wrong", async () => {
   const notReady = { code: "unavailable", message: "this service is drained" };
   const cases: [unknown, Awaited<ReturnType<typeof found>>][] = [

@@ -129,6 +129,7 @@ async function start(options: { config: Config; logger: Logger }): Promise<Runni
     leftOut: new Map(
       selection.refused.filter(({ tried }) => tried).map(({ name, reason }) => [name, reason]),
     ),
+    notes: selection.notes,
     clock,
   });
 

@@ -39,6 +39,11 @@ it("never chooses a hosted provider by itself, and does when it is named", () =>
   const both = [hosted, simulated].map((candidate) => ({ candidate, check: works }));
   expect(selectProviders(both, options("auto")).defaultName).toBe("mock");
   expect(selectProviders(both, options("e2b")).defaultName).toBe("e2b");
+  const broken = checked("native", { check: { healthy: false, error: "no namespaces", notes: [] } });
+  expect(selectProviders([broken, ...both], options("auto")).notes.get("mock")).toMatch(
+    /nothing that runs programs worked when the service started \(native: no namespaces\): mend one/,
+  );
+  expect(selectProviders(both, options("mock")).notes).toEqual(new Map());
 });
 
 it("keeps a provider that has not answered yet, as an ill one, and says how to leave it out", () => {

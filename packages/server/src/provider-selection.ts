@@ -12,6 +12,8 @@ export interface ProviderSelection {
   failing: { name: string; reason: string }[];
   /** Each provider that is not used, and why. `tried`: it was found not to work. */
   refused: { name: string; reason: string; tried: boolean }[];
+  /** What is to be known of a provider for as long as this process runs, by name. */
+  notes: Map<string, string>;
 }
 
 const nothingBefore: ProvidersBefore = { lastDefault: undefined, sandboxes: new Map() };
@@ -46,7 +48,13 @@ export function selectProviders(
   const { config, logger, before = nothingBefore } = options;
   const wanted = config.providers.default;
   const defaultName = wanted === "auto" ? chosenByItself(checked, { ...options, before }) : wanted;
-  const selection: ProviderSelection = { providers: [], defaultName, failing: [], refused: [] };
+  const selection: ProviderSelection = {
+    providers: [],
+    defaultName,
+    failing: [],
+    refused: [],
+    notes: new Map(),
+  };
   for (const { candidate, check, excluded, unanswered } of checked) {
     const { name } = candidate;
     const kept =
@@ -65,9 +73,22 @@ export function selectProviders(
   const unusable = selection.refused.find(({ name }) => name === defaultName);
   if (unusable !== undefined)
     throw new Error(`providers.default is ${defaultName}, which cannot be used: ${unusable.reason}`);
+  const isSimulated = checked.some(
+    ({ candidate }) => candidate.name === defaultName && candidate.isolation === "simulated",
+  );
+  if (wanted === "auto" && isSimulated) selection.notes.set(defaultName, standIn(selection.refused));
   const notUsed = selection.refused.map(({ name, reason }) => ({ name, reason }));
   logger.info({ default: defaultName, not_used: notUsed }, "providers chosen");
   return selection;
+}
+
+function standIn(refused: ProviderSelection["refused"]): string {
+  const tried = refused.filter((one) => one.tried).map(({ name, reason }) => `${name}: ${reason}`);
+  const why = tried.length === 0 ? "" : ` (${tried.join("; ")})`;
+  return (
+    `it is the default because nothing that runs programs worked when the service started${why}: ` +
+    "mend one, which alcove doctor says how to, and restart; or name the one that is wanted in providers.default"
+  );
 }
 
 function warnOfIllness(ill: { name: string; reason: string; before: ProvidersBefore; logger: Logger }): void {

@@ -25,7 +25,19 @@ test("auto does not put a simulation in the place of the provider whose sandboxe
       },
       cwd: dataDir,
     });
-  await (await serve({ config: configOf("auto"), logger: silentLogger })).close();
+  {
+    const service = await serve({ config: configOf("auto"), logger: silentLogger });
+    cleanup.defer(() => service.close());
+    const told = async (route: string): Promise<unknown> =>
+      (await fetch(`${service.url}/api/v1${route}`)).json();
+    const standIn = expect.stringContaining("the default because nothing that runs programs worked");
+    const simulated = expect.stringContaining("commands are simulated");
+    expect(await told("/providers")).toMatchObject([{ name: "mock", notes: [standIn, simulated] }]);
+    // Without a key too, and to hand on.
+    for (const route of ["/ready", "/diagnostics"])
+      expect(await told(route)).not.toHaveProperty("providers.0.notes");
+    await service.close();
+  }
   {
     await using store = await SqliteStore.open({ path: configOf("auto").database.path });
     const provider = new ScriptedProvider({ name: "native" });

@@ -44,6 +44,12 @@ export const ProviderHealth = Type.Object(
     latency_ms: Type.Integer(),
     last_checked: Type.String({ format: "date-time" }),
     error: Type.Optional(Type.String()),
+    notes: Type.Optional(
+      Type.Array(Type.String(), {
+        description:
+          "What its sandboxes do without on this machine and what to know of it, with the way out; told by `GET /providers` alone, and only where there is something.",
+      }),
+    ),
     capabilities: Type.Array(Type.String()),
     runtime_count: Type.Optional(
       Type.Integer({ description: "When they were last listed, up to a minute ago; not by this look." }),

@@ -1,4 +1,5 @@
 import { type AlcoveClient, AlcoveError } from "@alcove/sdk";
+import type { ProviderName } from "@alcove/server/config";
 import type { DoctorCheck } from "@alcove/server/doctor";
 import type { Diagnostics, OperationFigures, ProviderHealth, Readiness } from "@alcove/wire";
 import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
@@ -7,6 +8,7 @@ import { printJson } from "../terminal/output.ts";
 import { printable } from "../terminal/printable.ts";
 import { version } from "../version.ts";
 
+const simulation: ProviderName = "mock";
 const slowStoreMs = 250;
 const clockSkewMs = 30_000;
 /** A backup a day, and some hours. */
@@ -14,6 +16,9 @@ const oldBackupMs = 30 * 3_600_000;
 /** Fewer failures say nothing of a provider. */
 const fewestFailures = 5;
 const worrying = { ofLimit: 0.9, ofOperations: 0.05 };
+
+/** @param notes what is to be known though nothing is wrong, as `alcove doctor` has it. */
+type RunningCheck = DoctorCheck & { notes?: readonly string[] };
 
 /** Looks at a service that runs, over its API. Exits 1 when something is wrong, not for what only deserves attention. */
 export async function doctorOfService(flags: ClientFlags & { json?: boolean }): Promise<void> {
@@ -26,10 +31,11 @@ export async function doctorOfService(flags: ClientFlags & { json?: boolean }): 
   if (!ok) throw new ExitWith(exitCodes.failed);
 }
 
-function printedCheck({ level, message, advice }: DoctorCheck): string {
+function printedCheck({ level, message, advice, notes = [] }: RunningCheck): string {
   const lines = [
     `  ${level.padEnd(4)}  ${message}`,
     ...(advice === undefined ? [] : [`          ${advice}`]),
+    ...notes.map((note) => `          note: ${note}`),
   ];
   return lines.map((line) => `${printable(line)}\n`).join("");
 }
@@ -37,7 +43,7 @@ function printedCheck({ level, message, advice }: DoctorCheck): string {
 async function examine(
   client: AlcoveClient,
   options: { signal: AbortSignal; now: () => number },
-): Promise<DoctorCheck[]> {
+): Promise<RunningCheck[]> {
   const { signal } = options;
   let running: string;
   try {
@@ -106,21 +112,30 @@ function checkReady({ status, message }: Pick<Readiness, "status" | "message">):
 }
 
 function checkProvider(
-  { name, healthy, error, default: isDefault, latency_ms }: ProviderHealth,
+  { name, healthy, error, default: isDefault, latency_ms, notes }: ProviderHealth,
   ready: Pick<Readiness, "status">,
-): DoctorCheck {
+): RunningCheck {
   const id = `provider-${name}`;
+  const noted = notes === undefined ? {} : { notes };
   if (healthy) {
     const how = `(looked at in ${latency_ms} ms)`;
     const refused = isDefault && ready.status !== "ready";
     const message = refused
       ? `provider ${name} answers ${how}, and takes no spawns now, as above`
       : `provider ${name} works ${how}`;
-    return { id, level: "ok", message };
+    // Whoever spawns and names no provider gets a sandbox that runs nothing.
+    const level = isDefault && name === simulation ? "warn" : "ok";
+    return {
+      id,
+      level,
+      message: level === "ok" ? message : `${message}, and simulates all it does`,
+      ...noted,
+    };
   }
   return {
     id,
     level: isDefault ? "fail" : "warn",
+    ...noted,
     message: `provider ${name} does not work: ${error}`,
     advice: `the service asks it again and again and goes on once it answers; ${
       isDefault

@@ -105,6 +105,8 @@ export function presentHealth(entry: ProviderHealthEntry): ProviderHealth {
     latency_ms: Math.round(entry.latencyMs),
     last_checked: entry.lastChecked.toISOString(),
     error: entry.error,
+    // They name users and paths of the machine: for who may ask for providers.
+    notes: undefined,
     capabilities: [...entry.capabilities],
     runtime_count: entry.runtimeCount,
   });

@@ -27,7 +27,8 @@ function providerRoutesAt(
     sandboxes.countOf({ workerId: localWorkerId, provider: name }, ownerId);
   /** The key of an owner is told of that owner's sandboxes alone. */
   const healthFor = (entry: ProviderHealthEntry, ownerId: string | undefined) => {
-    const health = presentHealth(entry);
+    const notes = entry.notes.length === 0 ? {} : { notes: [...entry.notes] };
+    const health = { ...presentHealth(entry), ...notes };
     if (ownerId === undefined || health.runtime_count === undefined) return health;
     return { ...health, runtime_count: countOf(entry.name, ownerId) };
   };

@@ -59,6 +59,7 @@ export class ProviderRegistry {
   readonly #defaultName: string;
   readonly #clock: Clock;
   readonly #leftOut: ReadonlyMap<string, string>;
+  readonly #notes: ReadonlyMap<string, string>;
   /** What each said when its runtimes were listed last. Counting them anew for every look would cost too much. */
   readonly #inventories = new Map<string, { at: Date } & ({ count: number } | { error: string })>();
   /** What the last check of each came to. */
@@ -80,14 +81,19 @@ export class ProviderRegistry {
   readonly #looking = new Set<Promise<ProviderCheck>>();
   readonly #closing = new AbortController();
 
-  /** @param options.leftOut why providers that could have been used were not, by name. */
+  /**
+   * @param options.leftOut why providers that could have been used were not, by name.
+   * @param options.notes what the start found that somebody should know of a provider, by name.
+   */
   constructor(options: {
     providers: readonly RuntimeProvider[];
     defaultName: string;
     clock: Clock;
     leftOut?: ReadonlyMap<string, string>;
+    notes?: ReadonlyMap<string, string>;
   }) {
     this.#leftOut = options.leftOut ?? new Map();
+    this.#notes = options.notes ?? new Map();
     this.#providers = new Map(options.providers.map((provider) => [provider.name, provider]));
     this.#defaultName = options.defaultName;
     this.#clock = options.clock;
@@ -318,10 +324,15 @@ export class ProviderRegistry {
       latencyMs: 0,
       lastChecked: listed?.at ?? this.#clock.now(),
       ...(error === false ? {} : { error }),
-      notes: [],
+      notes: this.#noted(provider.name),
       capabilities: [...provider.capabilities],
       ...(counted ? { runtimeCount: listed.count } : {}),
     };
+  }
+
+  #noted(name: string, ...found: (readonly string[])[]): string[] {
+    const atStart = this.#notes.get(name);
+    return [...(atStart === undefined ? [] : [atStart]), ...found.flat()];
   }
 
   /** Bounded by its own deadline and not by one caller's signal: its result is shared. */
@@ -347,7 +358,7 @@ export class ProviderRegistry {
       latencyMs: Math.round(this.#clock.monotonicMs() - question.startedMs),
       lastChecked: this.#clock.now(),
       ...(healthy ? {} : { error }),
-      notes: cannotSpawn === undefined ? result.notes : [...result.notes, cannotSpawn],
+      notes: this.#noted(provider.name, result.notes, cannotSpawn === undefined ? [] : [cannotSpawn]),
       capabilities: [...provider.capabilities],
       ...(cannotSpawn === undefined ? {} : { cannotSpawn }),
       ...(healthy && listed !== undefined && "count" in listed ? { runtimeCount: listed.count } : {}),
