@@ -128,6 +128,24 @@ it("a range that is given on is told of as its new owner's, and free with that o
   expect(ranges.give("rt-none", "rt-2")).toBeNull();
 });
 
+it.each([
+  ["prepared-1", "rt-1"],
+  ["rt-1", "prepared-1"],
+])("a range whose gift came to nothing is free once neither has it: %s goes first", async (first, last) => {
+  const ranges = new IdRanges({ base, offset: 0 });
+  await ranges.take("prepared-1");
+  ranges.give("prepared-1", "rt-1");
+  ranges.doubt("prepared-1", "rt-1");
+  await ranges.release(first);
+  expect(ranges.has(first)).toBe(false);
+  // It is made anew, while what ends slowly has its ids still.
+  expect(await ranges.take(first)).not.toBe(base);
+  expect(await ranges.take(last)).toBe(base);
+  await ranges.release(last);
+  const all = await Promise.all(Array.from({ length: 4_095 }, (_, one) => ranges.take(`rt-other-${one}`)));
+  expect(all).toContain(base);
+});
+
 it.each(["prepared-1", "rt-1"])(
   "a range whose gift came to nothing leaves no claim, whoever has it by then: %s",
   async (told) => {
@@ -142,6 +160,7 @@ it.each(["prepared-1", "rt-1"])(
     await symlink(join(folder, "runtimes", told), link);
     await symlink(join(folder, "runtimes", told), `${link}.new`);
     ranges.doubt("prepared-1", "rt-1");
+    await ranges.release("prepared-1");
     await ranges.release("rt-1");
     expect(await readdir(join(folder, "claims"))).toEqual([]);
     expect(await new IdRanges({ base, offset: 0, claims }).take("rt-2")).toBe(base);

@@ -21,8 +21,8 @@ export class IdRanges {
   readonly #claims: RangeClaims | undefined;
   readonly #holders = new Map<number, string>();
   readonly #indexes = new Map<string, number>();
-  /** Whose a range was, by whose it was to be. */
-  readonly #doubted = new Map<string, string>();
+  /** Whose a range was and whose it was to be: either may have what runs under its ids. */
+  readonly #doubted = new Map<number, readonly [string, string]>();
   #next: number;
 
   /**
@@ -70,20 +70,31 @@ export class IdRanges {
     return this.#claims?.linkOf(this.#first(index), to) ?? null;
   }
 
-  /** It came to nothing: other services may have been told of the gift, or not, or be about to be. Ends with its release. */
+  /**
+   * It came to nothing: other services may have been told of the gift, or not, or be about to be, and what runs may be the one's
+   * still or the other's by now. So both have the range, until both have released it.
+   */
   doubt(from: string, to: string): void {
-    if (this.#indexes.has(to)) this.#doubted.set(to, from);
+    const index = this.#indexes.get(to);
+    if (index === undefined) return;
+    this.#indexes.set(from, index);
+    this.#doubted.set(index, [from, to]);
   }
 
-  /** Frees whatever this runtime holds. */
+  /** Frees whatever this runtime holds, and nobody else does. */
   async release(runtimeId: string): Promise<void> {
     const index = this.#indexes.get(runtimeId);
     if (index === undefined) return;
-    const former = this.#doubted.get(runtimeId);
+    const former = this.#doubted.get(index)?.find((name) => name !== runtimeId);
+    if (former !== undefined && this.#indexes.get(former) === index) {
+      this.#indexes.delete(runtimeId);
+      this.#holders.set(index, former);
+      return;
+    }
     try {
       await this.#claims?.release(this.#first(index), runtimeId, { former });
     } finally {
-      this.#doubted.delete(runtimeId);
+      this.#doubted.delete(index);
       this.#indexes.delete(runtimeId);
       if (this.#holders.get(index) === runtimeId) this.#holders.delete(index);
     }
