@@ -210,7 +210,7 @@ function addSandboxCommands(program: Command): void {
   client(
     program
       .command("extend <id>")
-      .argument("<ttl>", "time to live, such as 30m", durationText)
+      .argument("<ttl>", "time to live, such as 30m", positiveDurationText)
       .description("let a sandbox live for ttl from now"),
   )
     .option("--json", "print JSON")
@@ -234,7 +234,7 @@ function spawning<Args extends unknown[], Flags extends OptionValues>(command: C
     .option("-p, --provider <name>", "provider")
     .option("-m, --memory <mb>", "memory, MB", parseCount)
     .option("--vcpus <count>", "virtual CPUs", parseCount)
-    .option("--ttl <duration>", "time to live, such as 30m", durationText)
+    .option("--ttl <duration>", "time to live, such as 30m", positiveDurationText)
     .option("--metadata <key=value>", "label; repeatable", collectPairs)
     .option("--owner <id>", "owner")
     .option("-e, --env <key=value>", "environment variable of every command; repeatable", collectPairs)
@@ -252,7 +252,7 @@ function addExecCommands(program: Command): void {
       .option("-e, --env <key=value>", "environment variable; repeatable", collectPairs)
       .option("-w, --workdir <path>", "working directory")
       .option("-u, --user <name>", "user to run as")
-      .option("--timeout <duration>", "deadline, such as 30s", durationText);
+      .option("--timeout <duration>", "deadline, such as 30s", positiveDurationText);
   run(
     program
       .command("exec <id> <command...>")
@@ -263,7 +263,7 @@ function addExecCommands(program: Command): void {
     .option("-i, --interactive", "pass standard input on")
     .option("-t, --tty", "give the command a terminal")
     .option("-d, --detach", "leave it running and print its exec id")
-    .option("--cpu-time <duration>", "processor time it may use", durationText)
+    .option("--cpu-time <duration>", "processor time it may use", positiveDurationText)
     .option("--output-bytes <count>", "bytes it may write", parseCount)
     .option("--memory <mb>", "memory it may use; needs the capability exec_limits", parseCount)
     .option("--pids <count>", "processes it may have at a time; needs the capability exec_limits", parseCount)
@@ -293,7 +293,7 @@ function addFileAndEventCommands(program: Command): void {
       .description("print the address of a port, and open it in the browser"),
   )
     .option("--json", "print JSON")
-    .option("--ttl <duration>", "how long a link is good, such as 10m", durationText)
+    .option("--ttl <duration>", "how long a link is good, such as 10m", positiveDurationText)
     .option("--no-browser", "only print it")
     .action(async (id, port, flags) => (await import("./commands/open.ts")).open(id, port, flags));
   client(
@@ -394,7 +394,7 @@ function addKeyCommands(program: Command): void {
     .option(
       "--ttl <duration>",
       "how long it is accepted, such as 720h; default: until it is revoked",
-      durationText,
+      positiveDurationText,
     )
     .option("--json", "print JSON")
     .action(async (name, flags) => (await import("./commands/key.ts")).keyNew(name, flags));
@@ -432,7 +432,7 @@ function addTemplateCommands(program: Command): void {
     .option("-p, --provider <name>", "provider")
     .option("-m, --memory <mb>", "memory, MB", parseCount)
     .option("--vcpus <count>", "virtual CPUs", parseCount)
-    .option("--ttl <duration>", "time to live, such as 30m", durationText)
+    .option("--ttl <duration>", "time to live, such as 30m", positiveDurationText)
     .option("--metadata <key=value>", "label; repeatable", collectPairs)
     .option("-e, --env <key=value>", "environment variable of every command; repeatable", collectPairs)
     .option("-u, --user <name>", "user commands run as")
@@ -476,6 +476,12 @@ function parseCount(text: string): number {
 function durationText(text: string): string {
   if (text !== "" && parseDuration(text) === undefined)
     throw new InvalidArgumentError(`expected a duration such as 30s, 5m or 1h30m${durationMeant(text)}.`);
+  return text;
+}
+
+/** Of what lasts: none is no time, where a quota means its default by it. */
+function positiveDurationText(text: string): string {
+  if (parseDuration(durationText(text)) === 0) throw new InvalidArgumentError("it must be longer than 0s.");
   return text;
 }
 

@@ -245,4 +245,24 @@ describe("whose sandboxes", () => {
     expect({ code, stderr }).toEqual({ code: 2, stderr: expect.stringContaining("30s are seconds") });
     expect(at.service.requests).toEqual([]);
   });
+
+  test.each([
+    ["spawn", "--ttl", "0s"],
+    ["acquire", "web", "--ttl=0ms"],
+    ["extend", "sb-bob", "0s"],
+    ["exec", "--timeout", "0s", "sb-bob", "true"],
+    ["exec", "--cpu-time", "0s", "sb-bob", "true"],
+    ["open", "--ttl", "0m", "sb-bob", "80"],
+    ["key", "new", "ci", "--ttl", "0s"],
+    ["template", "save", "base", "--image", "host", "--ttl", "0h"],
+  ])("%j lasts for no time, and is refused before anybody is asked", async (...args) => {
+    const { code, stderr } = await at.run(...args);
+    expect({ code, stderr }).toEqual({ code: 2, stderr: expect.stringContaining("must be longer than 0s") });
+    expect(at.service.requests).toEqual([]);
+  });
+
+  test("a limit of a quota that is no time is its default", async () => {
+    at.service.answer = () => ({ json: { owner_id: "ada" } });
+    expect((await at.run("quota", "set", "ada", "--max-ttl", "0s")).code).toBe(0);
+  });
 });
