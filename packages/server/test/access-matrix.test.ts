@@ -328,6 +328,16 @@ describe("every key on every operation", () => {
     expect(await countsFor("key-of-ann")).toEqual([own, own, own]);
   });
 
+  test("the key of an owner is not told what a provider's sandboxes do without", async () => {
+    const notesFor = async (key: string) => {
+      const client = new TestClient(server.url, { "x-api-key": key });
+      const { json } = await client.call("GET", "/api/v1/providers/mock");
+      return json.health.notes;
+    };
+    expect(await notesFor("admin-key")).toEqual([expect.stringContaining("commands are simulated")]);
+    expect(await notesFor("key-of-ann")).toBeUndefined();
+  });
+
   test("the key of an owner cannot act for another, however it says so", async () => {
     const ann = new TestClient(server.url, { "x-api-key": "key-of-ann" });
     const bob = { "x-user-id": "bob" };

@@ -27,6 +27,7 @@ const health: Shape = {
   latency_ms: "whole",
   last_checked: "time",
   "error?": "text",
+  "notes?": "texts",
   capabilities: "texts",
   "runtime_count?": "whole",
 };

@@ -25,11 +25,12 @@ function providerRoutesAt(
   const tags = [admin ? "admin" : "providers"];
   const countOf = (name: string, ownerId: string | undefined) =>
     sandboxes.countOf({ workerId: localWorkerId, provider: name }, ownerId);
-  /** The key of an owner is told of that owner's sandboxes alone. */
+  /** The key of an owner is told of that owner's sandboxes alone, and not of what holds all of them less than it could. */
   const healthFor = (entry: ProviderHealthEntry, ownerId: string | undefined) => {
-    const notes = entry.notes.length === 0 ? {} : { notes: [...entry.notes] };
-    const health = { ...presentHealth(entry), ...notes };
-    if (ownerId === undefined || health.runtime_count === undefined) return health;
+    const health = presentHealth(entry);
+    if (ownerId === undefined)
+      return entry.notes.length === 0 ? health : { ...health, notes: [...entry.notes] };
+    if (health.runtime_count === undefined) return health;
     return { ...health, runtime_count: countOf(entry.name, ownerId) };
   };
 
