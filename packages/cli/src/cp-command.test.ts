@@ -64,7 +64,10 @@ describe("cp", () => {
   test("names of an archive that cannot be written do not reach the terminal as they are", async () => {
     await writeFile(path.join(at.dir, "evil"), "evil");
     at.service.answer = await archive(["evil"], `\u001b]0;taken\u0007${"n".repeat(300)}`);
-    const { stderr } = await at.run("cp", "-r", "sb-a:/d", "out/");
+    const { code, stderr } = await at.run("cp", "-r", "sb-a:/d", "out/");
+    // Nor does it count as copied.
+    expect(code).toBe(1);
+    expect(stderr).toContain("out/d is incomplete");
     expect(stderr).toContain("\\u001b]0;taken\\u0007nnn");
     expect(stderr).not.toMatch(/[\u001b\u0007]/);
   });

@@ -96,6 +96,7 @@ async function downloadDirectory(
   await mkdir(target, { recursive: true });
   const meter = new Meter(progress);
   const warnings = new Map<string, number>();
+  let whole = true;
   await pipeline(
     body,
     meter,
@@ -107,7 +108,9 @@ async function downloadDirectory(
         if ("type" in entry && "header" in entry && typeof entry.mode === "number") entry.mode &= 0o777;
         return true;
       },
-      onwarn: (code, message) => {
+      onwarn: (code, message, data) => {
+        // What is refused is told in words; what could not be done, with the error of the system.
+        if (data instanceof Error || code === "TAR_BAD_ARCHIVE") whole = false;
         const text = `${code}: ${String(message)}`;
         if (warnings.has(text) || warnings.size < maxWarnings)
           warnings.set(text, (warnings.get(text) ?? 0) + 1);
@@ -117,6 +120,10 @@ async function downloadDirectory(
   for (const [text, count] of warnings) {
     process.stderr.write(`alcove: ${printableLine(text)}${count > 1 ? ` (${count} times)` : ""}\n`);
   }
+  if (!whole)
+    throw new Error(
+      `not all of ${source.id}:${source.path} could be written: what is in ${target} is incomplete`,
+    );
   finish(progress, meter, `${source.id}:${source.path} → ${target}`, options);
 }
 
