@@ -1,4 +1,6 @@
-import { readFile, symlink, writeFile } from "node:fs/promises";
+import { execFileSync } from "node:child_process";
+import { constants } from "node:fs";
+import { lstat, open, readFile, symlink, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { describe, expect, test } from "vitest";
 import { commandsOfTests } from "./testing/commands.ts";
@@ -50,6 +52,29 @@ describe("cp", () => {
         : { headers: { "content-length": "100" }, chunks: ["abc", null] };
     expect((await at.run("cp", "sb-a:/x", "copy")).code).toBe(6);
     await expect(readFile(path.join(at.dir, "copy"))).rejects.toThrow("ENOENT");
+  });
+
+  test("writes to what is no file, and to what a link leads to", async () => {
+    at.service.answer = ({ path: route }) =>
+      route.endsWith("/stat")
+        ? { status: 404, json: { code: "not_found", message: "?" } }
+        : { headers: { "content-length": "3" }, chunks: ["abc"] };
+    const [fifo, file, link] = ["fifo", "file", "link"].map((name) => path.join(at.dir, name)) as [
+      string,
+      string,
+      string,
+    ];
+    execFileSync("mkfifo", [fifo]);
+    await writeFile(file, "old");
+    await symlink(file, link);
+    const reader = await open(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
+    expect((await at.run("cp", "sb-a:/x", "fifo")).code).toBe(0);
+    expect((await lstat(fifo)).isFIFO()).toBe(true);
+    expect((await reader.read()).bytesRead).toBe(3);
+    await reader.close();
+    expect((await at.run("cp", "sb-a:/x", "link")).code).toBe(0);
+    expect((await lstat(link)).isSymbolicLink()).toBe(true);
+    expect(await readFile(file, "utf8")).toBe("abc");
   });
 
   test("a tar that leads out of the target writes nothing there", async () => {

@@ -1,5 +1,5 @@
 import { createWriteStream } from "node:fs";
-import { chmod, mkdir, rename, rm, stat } from "node:fs/promises";
+import { chmod, mkdir, realpath, rename, rm, stat } from "node:fs/promises";
 import path from "node:path";
 import { pipeline } from "node:stream/promises";
 import type { AlcoveClient } from "@alcove/sdk";
@@ -53,7 +53,7 @@ async function downloadToStdout(
   await pipeline(body, process.stdout, { end: false });
 }
 
-/** Appears under its name when it is complete. */
+/** Appears under its name when it is complete; a device or a FIFO that has the name is written to. */
 async function downloadFile(
   client: AlcoveClient,
   source: { id: string; path: string },
@@ -61,20 +61,23 @@ async function downloadFile(
   mode: number | undefined,
   options: CopyOptions,
 ): Promise<void> {
+  const place = await placeOf(target);
   using progress = new Progress(`copying ${source.path}`, { quiet: options.quiet });
   const { body, length } = await client.files.read(source.id, source.path, { signal: options.signal });
   const meter = new Meter(progress, length);
-  const partial = `${target}.alcove-${process.pid}`;
+  const partial = place.isWrittenTo ? undefined : `${place.path}.alcove-${process.pid}`;
   try {
-    await pipeline(body, meter, createWriteStream(partial, { flags: "wx" }));
+    await pipeline(body, meter, createWriteStream(partial ?? place.path, { flags: partial ? "wx" : "w" }));
     if (length !== undefined && meter.bytes !== length) {
       throw new Error(`${source.path}: the connection broke after ${meter.bytes} of ${length} bytes`);
     }
-    // Bits that would give rights to whoever runs it stay behind.
-    if (mode !== undefined && Number.isInteger(mode)) await chmod(partial, mode & 0o777);
-    await rename(partial, target);
+    if (partial !== undefined) {
+      // Bits that would give rights to whoever runs it stay behind.
+      if (mode !== undefined && Number.isInteger(mode)) await chmod(partial, mode & 0o777);
+      await rename(partial, place.path);
+    }
   } catch (error) {
-    await rm(partial, { force: true });
+    if (partial !== undefined) await rm(partial, { force: true });
     throw error;
   }
   finish(progress, meter, `${source.id}:${source.path} → ${target}`, options);
@@ -125,6 +128,14 @@ async function downloadDirectory(
       `not all of ${source.id}:${source.path} could be written: what is in ${target} is incomplete`,
     );
   finish(progress, meter, `${source.id}:${source.path} → ${target}`, options);
+}
+
+/** As with cp: what a link leads to is meant, and `/dev/null` is to be there afterwards. */
+async function placeOf(target: string): Promise<{ path: string; isWrittenTo: boolean }> {
+  const there = await stat(target).catch(() => undefined);
+  if (there === undefined) return { path: target, isWrittenTo: false };
+  if (!there.isFile()) return { path: target, isWrittenTo: true };
+  return { path: await realpath(target), isWrittenTo: false };
 }
 
 async function isDirectory(target: string): Promise<boolean> {
