@@ -126,8 +126,10 @@ export function headersForProgram(
   const listed = connectionOptions(request.rawHeaders);
   const headers: HeaderList = ["Host", host];
   for (const [name, value] of pairs(request.rawHeaders)) {
+    // Programs behind CGI or WSGI take "X_Forwarded_For" for "X-Forwarded-For": there both are HTTP_X_FORWARDED_FOR.
     const lower = name.toLowerCase();
-    if (hopByHop.has(lower) || notForPrograms.has(lower) || lower.startsWith("x-forwarded-")) continue;
+    const known = lower.replaceAll("_", "-");
+    if (hopByHop.has(known) || notForPrograms.has(known) || known.startsWith("x-forwarded-")) continue;
     if (lower === "cookie") {
       const left = cookies ? withoutOwn(value) : undefined;
       if (left !== undefined) headers.push(name, left);
