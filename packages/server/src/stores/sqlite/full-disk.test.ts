@@ -18,6 +18,7 @@ import { afterEach, beforeEach, expect, it } from "vitest";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { longestTurnMs, TurnWatch } from "../../../test/support/turn-watch.ts";
 import { AuditLog } from "../../core/audit/audit-log.ts";
+import { Templates } from "../../core/templates/templates.ts";
 import { FakeClock } from "../../core/testing/fake-clock.ts";
 import { forever, Harness } from "../../core/testing/harness.ts";
 import { lockDataDir } from "../../platform/data-dir-lock.ts";
@@ -67,6 +68,8 @@ await describeWith(["linux", "root"], "a database on a full disk", () => {
     await reserve.keep();
     const made: SandboxId[] = [];
     for (let index = 0; index < 20; index += 1) made.push((await h.spawn()).id);
+    const templates = new Templates({ store: store.templates, clock: new FakeClock() });
+    await templates.create("t", { image: "host" });
     fill();
     let refusal: unknown;
     const metadata = { filler: "x".repeat(4_000) };
@@ -99,6 +102,8 @@ await describeWith(["linux", "root"], "a database on a full disk", () => {
     expect((await store.audit.list({ limit: 100 })).map(({ method }) => method)).toEqual(["PUT"]);
     const event = { type: "file.read" as const, sandboxId: "sb-a", timestamp: new Date(0) };
     await expect(store.events.append([event])).rejects.toThrow(StorageFull);
+    const larger = { image: "host", env: { FILLER: "x".repeat(100_000) } };
+    await expect(templates.replace("t", larger)).rejects.toThrow(StorageFull);
     for (const id of made) await h.service.destroy(id, { signal: forever });
     expect((await store.sandboxes.listLive()).map(({ state }) => state)).toEqual([]);
     expect(h.provider.backend.runtimes.size).toBe(0);

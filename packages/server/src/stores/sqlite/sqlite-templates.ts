@@ -67,12 +67,12 @@ export class SqliteTemplates implements TemplateStore {
 
   async replace(template: TemplateRow): Promise<TemplateRow | undefined> {
     const { name, createdAt: _stays, updatedAt, ...fields } = template;
-    const record = await this.#commit.write(
-      () =>
-        this.#replace.get(JSON.stringify(fields), updatedAt.getTime(), name) as unknown as
-          | TemplateRecord
-          | undefined,
-    );
+    const record = await this.#commit.write(() => {
+      this.#commit.refuseNew();
+      return this.#replace.get(JSON.stringify(fields), updatedAt.getTime(), name) as unknown as
+        | TemplateRecord
+        | undefined;
+    });
     return record === undefined ? undefined : fromRecord(record);
   }
 
