@@ -6,7 +6,7 @@ export interface BucketSettings {
   readonly requestsPerMinute: number;
   /** How many tokens a bucket holds. */
   readonly burst: number;
-  /** How long a bucket that nobody takes from is kept. */
+  /** How long a bucket that nobody takes from is kept, or until it is full again where that takes longer. */
   readonly bucketTtlMs: number;
 }
 
@@ -88,9 +88,11 @@ export class TokenBuckets {
     return this.#verdict({ tokens }, tokens >= 1);
   }
 
-  /** Forgets the buckets that nobody took from for their time to live. */
+  /** Forgets the buckets that nobody took from for their time to live, and that are full again: a new one is, too. */
   prune(): void {
-    const oldestMs = this.#clock.monotonicMs() - this.#settings.bucketTtlMs;
+    const { bucketTtlMs, burst, requestsPerMinute } = this.#settings;
+    const fullAfterMs = (burst / requestsPerMinute) * 60_000;
+    const oldestMs = this.#clock.monotonicMs() - Math.max(bucketTtlMs, fullAfterMs);
     for (let bucket = this.#oldest; bucket !== undefined && bucket.atMs <= oldestMs; bucket = this.#oldest)
       this.#forget(bucket);
   }
