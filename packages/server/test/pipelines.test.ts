@@ -68,6 +68,7 @@ test.each([
     "417 Expectation Failed",
   ],
   ["have no Host", "GET /live HTTP/1.1\r\n\r\n", "400 Bad Request"],
+  ["have two of them", "GET /live HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n", "400 Bad Request"],
 ])(
   "requests that %s wait as others do, are refused in their turn and end the connection",
   async (_what, request, status) => {

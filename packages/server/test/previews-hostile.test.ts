@@ -152,6 +152,16 @@ describe("previews of programs that mean no good", () => {
     await nothingIsLeft();
   });
 
+  test.each(["000", "099"])(
+    "one that answers with %s, which is no status, is told as a broken one",
+    async (status) => {
+      using _program = await saying(`HTTP/1.1 ${status} Odd\r\nContent-Length: 2\r\n\r\nok`);
+      const answer = await preview.get("/");
+      expect([answer.status, answer.text]).toEqual([502, expect.stringContaining(`status ${status}`)]);
+      await nothingIsLeft();
+    },
+  );
+
   test("one that sends some interim answers is listened to", async () => {
     const hint = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
     using _program = await saying(`${hint.repeat(16)}HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok`);

@@ -52,7 +52,7 @@ import { RequestLimit } from "./rate-limit.ts";
 import { readQuery } from "./read-query.ts";
 import { referencePage } from "./reference-page.ts";
 import { bodyIsUnderWay, dropUnreadBody, endUnlessComplete } from "./refused-body.ts";
-import { lacksHost, mostHeaders, refuseHead } from "./refused-head.ts";
+import { lacksOneHost, mostHeaders, refuseHead } from "./refused-head.ts";
 import { CallsUnderWay, decorateCallerSignal, requestIds } from "./request-context.ts";
 import { traceRequests } from "./request-spans.ts";
 import { RouteTable } from "./route-table.ts";
@@ -345,7 +345,7 @@ function serverFor(
 ): Server {
   const expectsMore = new WeakSet<IncomingMessage>();
   const inTurn = lanes.inTurn((request, response) => {
-    if (lacksHost(request)) refuseHead(response, 400, hostless);
+    if (lacksOneHost(request)) refuseHead(response, 400, withoutOneHost);
     else if (expectsMore.has(request)) refuseHead(response, 417);
     else if (hosts.takes(request)) hosts.answer(request, response).catch(() => response.destroy());
     else handler(request, response);
@@ -359,7 +359,7 @@ function serverFor(
       requireHostHeader: false,
       shouldUpgradeCallback: (request) =>
         /^websocket$/i.test(request.headers.upgrade ?? "") &&
-        !lacksHost(request) &&
+        !lacksOneHost(request) &&
         !bodyIsUnderWay(request) &&
         !isAnswering(request.socket),
     },
@@ -432,7 +432,10 @@ const largeHead = lastAnswer("400 Bad Request", {
   code: "bad_request",
   message: `the head of the request has more than ${maxHeaderSize / 1_024} KiB or ${mostHeaders} headers`,
 });
-const hostless = JSON.stringify({ code: "bad_request", message: "the request has no Host" });
+const withoutOneHost = JSON.stringify({
+  code: "bad_request",
+  message: "the request has no Host, or several",
+});
 const lateRequest = lastAnswer("408 Request Timeout", {
   code: "timeout",
   message: `the head of the request did not come within ${headersDeadlineMs / 1_000} s`,

@@ -4,9 +4,18 @@ import { endUnlessTaken } from "./stall-watch.ts";
 /** Of the shortest headers a head of 16 KiB costs many times its bytes, for as long as its request is under way. */
 export const mostHeaders = 200;
 
-/** Node would refuse it by itself, at once: beside the turns of its connection, and as many of them as are sent. */
-export function lacksHost({ httpVersion, headers }: IncomingMessage): boolean {
-  return httpVersion === "1.1" && headers.host === undefined;
+/**
+ * Without one, or with several, of which whoever is in front may take another than this service. Node would refuse the former by itself, at
+ * once: beside the turns of its connection, and as many of them as are sent.
+ */
+export function lacksOneHost({ httpVersion, headers, rawHeaders }: IncomingMessage): boolean {
+  if (headers.host === undefined) return httpVersion === "1.1";
+  let hosts = 0;
+  for (let at = 0; at < rawHeaders.length; at += 2) {
+    const name = rawHeaders[at] ?? "";
+    if (name.length === 4 && name.toLowerCase() === "host") hosts += 1;
+  }
+  return hosts > 1;
 }
 
 /** Answers a request whose head alone is reason to refuse it, and ends the connection. @param body JSON. */

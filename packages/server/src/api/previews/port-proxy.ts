@@ -264,6 +264,12 @@ export class PortProxy {
       new DomainError("bad_gateway", `${name} answered with more than ${mostHeaders} headers`);
     outgoing.on("response", (answer) => {
       if (hasTooManyHeaders(answer)) return stop(manyHeaders());
+      // The parser takes any three digits, and nobody can write such an answer.
+      const { statusCode = 0 } = answer;
+      if (statusCode < 100) {
+        const status = String(statusCode).padStart(3, "0");
+        return stop(new DomainError("bad_gateway", `${name} answered with status ${status}, which is none`));
+      }
       // Its parser makes a piece of each chunk, however small.
       joinPieces(answer);
       breakBehindWhatCame(answer);
