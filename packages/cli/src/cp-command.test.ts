@@ -28,6 +28,19 @@ async function archive(files: string[], evil: string): Promise<typeof at.service
 }
 
 describe("cp", () => {
+  test("a path inside that is not absolute is told as one, by name too", async () => {
+    for (const [given, meant] of [
+      ["web:b", "web:/workspace/b"],
+      ["sb-a:b", "sb-a:/workspace/b"],
+      ["web:", "web:/workspace/"],
+    ] as const) {
+      const { code, stderr } = await at.run("cp", given, "copy");
+      expect([code, stderr]).toEqual([2, expect.stringContaining(`absolute, such as ${meant}`)]);
+    }
+    expect((await at.run("cp", "a", "b")).stderr).not.toContain("absolute");
+    expect(at.service.requests).toEqual([]);
+  });
+
   test("sends a file with its mode and reads it back", async () => {
     await writeFile(path.join(at.dir, "a"), "content", { mode: 0o750 });
     at.service.answer = ({ method, path: route }) => {

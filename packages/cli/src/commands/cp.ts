@@ -16,7 +16,9 @@ export type Place = { kind: "local"; path: string } | { kind: "sandbox"; id: str
 export async function cp(source: string, target: string, flags: CpFlags): Promise<void> {
   const [from, to] = [parsePlace(source), parsePlace(target)];
   if (from.kind === to.kind)
-    throw new UsageError("one side must be in a sandbox and the other here: alcove cp ./a sb-…:/b");
+    throw new UsageError(
+      `one side must be in a sandbox and the other here: alcove cp ./a sb-…:/b${meant(source, target)}`,
+    );
   using client = openClient(flags);
   using interrupt = interruptSignal();
   const options = {
@@ -32,6 +34,14 @@ export async function cp(source: string, target: string, flags: CpFlags): Promis
 }
 
 const named = new RegExp(`^(${sandboxNamePattern}):(/.*)$`, "s");
+
+/** What looks like a name and a path that is not absolute is a file here; where no side is in a sandbox it was meant otherwise. */
+function meant(...texts: string[]): string {
+  const [, name, path] = texts.map((text) => relative.exec(text)).find((found) => found !== null) ?? [];
+  return name === undefined ? "" : `; a path inside is absolute, such as ${name}:/workspace/${path}`;
+}
+
+const relative = new RegExp(`^(${sandboxNamePattern}):([^/].*|)$`, "s");
 
 /** `sb-…:/path` and `name:/path` are inside a sandbox; everything else is here. */
 export function parsePlace(text: string): Place {

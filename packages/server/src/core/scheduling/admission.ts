@@ -130,7 +130,9 @@ export function denied(
   defaults: Pick<Capacity, "memoryMb" | "vcpus">,
 ): DomainError {
   if (result.reason === "name_taken") {
-    return new NameTaken(`sandbox "${result.sandboxId}" has this name already; destroy it or choose another`);
+    return new NameTaken(
+      `sandbox "${result.sandboxId}" has this name already; use that one (POST /sandboxes/acquire), destroy it or choose another name`,
+    );
   }
   if (result.reason === "slot_elsewhere") return slotElsewhere(result);
   if (result.reason === "pool_full") {

@@ -424,7 +424,7 @@ export class NativeProvider implements RuntimeProvider {
     const configured = this.#config.networkMode;
     if (networkModes.indexOf(wanted) > networkModes.indexOf(configured))
       throw new BadRequest(
-        `network "${wanted}" is not allowed here; providers.native.network_mode is "${configured}"`,
+        `network "${wanted}" is not allowed here; providers.native.network_mode is "${configured}": whoever runs the service may widen it`,
       );
   }
 
