@@ -299,6 +299,8 @@ fn serve(
         held.wait().map_err(|error| format!("--owner-fd: {error}"))?;
         agent.begin_now();
     }
+    // Only now: what is held has its name when it is somebody's.
+    sys::complete_shared_etc().map_err(|error| format!("/etc/hosts: {error}"))?;
     // Only now: what is held gets its limits when it is somebody's, and they are what is written there again.
     if let Some(Groups { join, pids, quota }) = groups {
         exec_group::set(&join, pids, quota);

@@ -34,6 +34,15 @@ pub fn set_hostname(name: &str) -> Result<()> {
     check(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) }).map(drop)
 }
 
+pub fn hostname() -> Result<String> {
+    // The longest that Linux has, and its end.
+    let mut name = [0u8; 65];
+    // SAFETY: pointer and length belong together.
+    check(unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len()) })?;
+    let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+    Ok(String::from_utf8_lossy(&name[..end]).into_owned())
+}
+
 /// @param milliseconds since 1970 UTC.
 pub fn set_wall_clock(milliseconds: u64) -> Result<()> {
     let out_of_range = || Error::from_raw_os_error(libc::EINVAL);

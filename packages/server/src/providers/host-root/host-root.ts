@@ -66,11 +66,15 @@ const madeUp: Readonly<Record<string, string>> = {
     "root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n" +
     "user:x:1000:1000:user:/workspace:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
   group: "root:x:0:\ndaemon:x:1:\ntty:x:5:\nstaff:x:50:\nuser:x:1000:\nnogroup:x:65534:\n",
-  hosts: "127.0.0.1\tlocalhost\n::1\tlocalhost\n",
-  hostname: "sandbox\n",
   "resolv.conf": "",
   "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
   profile: "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n",
+};
+/** What differs from sandbox to sandbox: the kernel tells the name, and the agent writes the file, in memory. */
+const ownLinks: Readonly<Record<string, string>> = {
+  hostname: "/proc/sys/kernel/hostname",
+  hosts: "/dev/hosts",
+  mtab: "/proc/self/mounts",
 };
 const largestShownFile = 4 << 20;
 
@@ -146,7 +150,8 @@ async function collect(): Promise<Entry[]> {
   }
   for (const [name, text] of Object.entries(madeUp))
     entries.push({ kind: "file", path: `etc/${name}`, contents: Buffer.from(text) });
-  entries.push({ kind: "link", path: "etc/mtab", target: "/proc/self/mounts" });
+  for (const [name, target] of Object.entries(ownLinks))
+    entries.push({ kind: "link", path: `etc/${name}`, target });
   for (const name of shownFiles) await showFile(entries, name);
   for (const folder of shownTextDirs)
     for (const name of await names(`/etc/${folder}`)) await showFile(entries, `${folder}/${name}`);

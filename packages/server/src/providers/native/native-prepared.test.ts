@@ -217,6 +217,21 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared
     }
   });
 
+  it("of image host resolve their own name, and change it for nobody else", async () => {
+    const cold = await spawn("host");
+    const waiting = await prepares.until(home.dataDir, 2);
+    const claimed = await spawn("host");
+    expect(waiting.has(claimed.pid)).toBe(true);
+    for (const { operations, sandboxId } of [cold, claimed]) {
+      const { output } = await runScript(
+        operations,
+        "cat /etc/hostname; cat /etc/hosts; getent hosts $(hostname) > /tmp/found && echo known; echo '192.0.2.1 other' >> /etc/hosts",
+      );
+      const hosts = `127.0.0.1\tlocalhost ${sandboxId}\n::1\tlocalhost ${sandboxId}\n`;
+      expect(output).toBe(`${sandboxId}\n${hosts}known\n`);
+    }
+  });
+
   it("one of an image, an agent or a root that was replaced is not claimed", async () => {
     const folder = await mkdtemp(join(tmpdir(), "alcove-image-"));
     onTestFinished(() => rm(folder, { recursive: true }));
