@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::error::{AtStep, Result, StepError};
-use crate::spec::{CgroupSpec, Limits};
+use crate::spec::{CgroupDir, CgroupSpec, Limits};
 use crate::sys;
 
 const STEP: &str = "cgroup";
@@ -30,6 +30,11 @@ const AGENT: &str = "agent";
 /// The commands' group, and v2's leaf in it for those without limits of their own.
 const EXECS: &str = "execs";
 const SHARED: &str = "shared";
+/// v1: the members of a group, and what one of them is that writes there.
+const MEMBERS_V1: &str = "tasks";
+const JOIN: &str = "0";
+/// v1's controller of memory.
+const MEMORY: &str = "memory";
 /// What carries the network has a group of its own: neither it nor the agent waits for what the other one uses.
 const NETWORK: &str = "network";
 const NETWORK_MEMORY_MB: u64 = 96;
@@ -52,8 +57,6 @@ pub struct Handles {
     pub exec_pids: Option<OwnedFd>,
     /// Quota of the commands' group: written again, it is as if nothing of it had been used.
     pub exec_quota: Option<OwnedFd>,
-    /// v2: the group the agent is born into.
-    pub agent_group: Option<OwnedFd>,
 }
 
 fn set(dir: &str, name: &str, value: &str) -> Result<()> {
@@ -80,12 +83,65 @@ fn open_fd(path: &str, write: bool) -> Result<OwnedFd> {
     OpenOptions::new().read(true).write(write).open(path).map(OwnedFd::from).at(STEP, path)
 }
 
-/// Makes the groups, without limits: `limit` sets those before anything runs in the groups that they are for. With v1 the calling process
-/// joins them, for its child to inherit.
+/// Makes what has to be there before a sandbox's first process is: with v2 all of the groups, with v1 the one that its memory is counted
+/// in, the kernel's too, which the calling process joins for its child to inherit. `complete` makes the rest. Groups have no limits
+/// before `limit` sets those.
 /// @param network whether there is a group for what carries the sandbox's network, beside the agent's and the commands'.
-pub fn enter(spec: &CgroupSpec, exec_group: bool, network: bool) -> Result<Handles> {
-    make_all(spec, exec_group, network)?;
-    join(spec, exec_group)
+/// @returns with v2, the group that the child is to be born into.
+pub fn begin(spec: &CgroupSpec, exec_group: bool, network: bool) -> Result<Option<OwnedFd>> {
+    if spec.version == 2 {
+        let dir = only(spec)?;
+        make_v2(dir, exec_group, network)?;
+        let agent = agent_v2(dir, exec_group);
+        return sys::open_path_at(libc::AT_FDCWD, &agent, libc::O_PATH | libc::O_DIRECTORY, 0)
+            .at(STEP, &agent)
+            .map(Some);
+    }
+    if let Some(memory) = spec.dirs.iter().find(|group| group.controller == MEMORY) {
+        make(&memory.path)?;
+        set(&memory.path, MEMBERS_V1, JOIN)?;
+    }
+    Ok(None)
+}
+
+/// Makes the groups that `begin` left. @returns files by which the sandbox's first process joins them, in the order of `joined_later`.
+pub fn complete(spec: &CgroupSpec, exec_group: bool, network: bool) -> Result<Vec<OwnedFd>> {
+    let mut files = Vec::new();
+    for group in spec.dirs.iter().filter(|_| spec.version == 1) {
+        make_v1(group, exec_group, network)?;
+    }
+    for path in joined_later(spec) {
+        files.push(OpenOptions::new().write(true).open(&path).map(OwnedFd::from).at(STEP, path)?);
+    }
+    Ok(files)
+}
+
+/// Where the groups that `complete` makes are joined: one after the other, since `cpuacct` may be the same tree as `cpu`. To join through
+/// `tasks` by oneself waits for nobody; to be moved from outside can take 15 ms.
+pub fn joined_later(spec: &CgroupSpec) -> impl Iterator<Item = String> {
+    later_v1(spec).map(|group| format!("{}/{MEMBERS_V1}", home_v1(group)))
+}
+
+/// The calling process joins a group. @param path of the file, for who is told that it failed.
+pub fn join(file: &OwnedFd, path: &str) -> Result<()> {
+    sys::write_all(file.as_raw_fd(), JOIN.as_bytes()).at(STEP, path)
+}
+
+/// Opens what the agent is started with, of groups that are there.
+pub fn handles(spec: &CgroupSpec, exec_group: bool) -> Result<Handles> {
+    if spec.version == 2 { handles_v2(only(spec)?, exec_group) } else { handles_v1(spec, exec_group) }
+}
+
+/// Those whose groups are joined when all are made: none waits for them but limits. What the kernel keeps for a sandbox is counted from
+/// its first process on.
+fn later_v1(spec: &CgroupSpec) -> impl Iterator<Item = &CgroupDir> {
+    spec.dirs.iter().filter(|group| spec.version == 1 && group.controller != MEMORY)
+}
+
+/// Of one that is made: the group of a sandbox's first process.
+fn home_v1(group: &CgroupDir) -> String {
+    let agent = format!("{}/{AGENT}", group.path);
+    if Path::new(&agent).exists() { agent } else { group.path.clone() }
 }
 
 /// What a sandbox's group has beyond the limits of its commands.
@@ -130,7 +186,7 @@ fn limit_network(dir: &str, controller: &str) -> Result<()> {
             set(dir, "cpu.max", &format!("{NETWORK_QUOTA_US} {PERIOD_US}"))?;
             set(dir, "pids.max", &NETWORK_PIDS.to_string())
         }
-        "memory" => limit_memory_v1(dir, memory),
+        MEMORY => limit_memory_v1(dir, memory),
         "cpu" => limit_cpu_v1(dir, NETWORK_QUOTA_US),
         "pids" => set(dir, "pids.max", &NETWORK_PIDS.to_string()),
         _ => Ok(()),
@@ -139,31 +195,26 @@ fn limit_network(dir: &str, controller: &str) -> Result<()> {
 
 /// The calling process joins the group of the sandbox's network.
 pub fn join_network(spec: &CgroupSpec) -> Result<()> {
-    let (name, members) = (NETWORK, if spec.version == 2 { "cgroup.procs" } else { "tasks" });
+    let members = if spec.version == 2 { "cgroup.procs" } else { MEMBERS_V1 };
     for group in &spec.dirs {
-        let inner = format!("{}/{name}", group.path);
-        set(if Path::new(&inner).exists() { &inner } else { &group.path }, members, "0")?;
+        let inner = format!("{}/{NETWORK}", group.path);
+        set(if Path::new(&inner).exists() { &inner } else { &group.path }, members, JOIN)?;
     }
     Ok(())
 }
 
-fn make_all(spec: &CgroupSpec, exec_group: bool, network: bool) -> Result<()> {
-    if spec.version == 2 {
-        return make_v2(only(spec)?, exec_group, network);
+fn make_v1(group: &CgroupDir, exec_group: bool, network: bool) -> Result<()> {
+    let dir = group.path.as_str();
+    let limited = [MEMORY, "cpu", "pids"].contains(&group.controller.as_str());
+    make(dir)?;
+    if exec_group && limited {
+        make(&format!("{dir}/{EXECS}"))?;
     }
-    for group in &spec.dirs {
-        let dir = group.path.as_str();
-        let limited = ["memory", "cpu", "pids"].contains(&group.controller.as_str());
-        make(dir)?;
-        if exec_group && limited {
-            make(&format!("{dir}/{EXECS}"))?;
-        }
-        if exec_group && group.controller == "cpu" {
-            make(&format!("{dir}/{AGENT}"))?;
-        }
-        if network && limited {
-            make(&format!("{dir}/{NETWORK}"))?;
-        }
+    if exec_group && group.controller == "cpu" {
+        make(&format!("{dir}/{AGENT}"))?;
+    }
+    if network && limited {
+        make(&format!("{dir}/{NETWORK}"))?;
     }
     Ok(())
 }
@@ -224,7 +275,7 @@ fn limit_v2(dir: &str, limits: &Limits, reserved: &Reserved) -> Result<()> {
 fn limit_v1(dir: &str, controller: &str, limits: &Limits, reserved: &Reserved) -> Result<()> {
     let execs = format!("{dir}/{EXECS}");
     match controller {
-        "memory" => {
+        MEMORY => {
             limit_memory_v1(dir, outer_memory(limits, reserved))?;
             if limits.exec_group { limit_memory_v1(&execs, memory(limits)) } else { Ok(()) }
         }
@@ -241,33 +292,31 @@ fn limit_v1(dir: &str, controller: &str, limits: &Limits, reserved: &Reserved) -
     }
 }
 
-fn join(spec: &CgroupSpec, exec_group: bool) -> Result<Handles> {
-    if spec.version == 2 { join_v2(only(spec)?, exec_group) } else { join_v1(spec, exec_group) }
+fn agent_v2(dir: &str, exec_group: bool) -> String {
+    if exec_group { format!("{dir}/{AGENT}") } else { dir.to_owned() }
 }
 
-fn join_v2(dir: &str, exec_group: bool) -> Result<Handles> {
-    let mut handles = Handles { oom: Some(open_fd(&format!("{dir}/memory.events"), false)?), ..Handles::default() };
-    let agent = if exec_group { format!("{dir}/{AGENT}") } else { dir.to_owned() };
-    if exec_group {
-        let execs = format!("{dir}/{EXECS}");
-        let shared = format!("{execs}/{SHARED}");
-        handles.exec_join.push(open_fd(&format!("{shared}/cgroup.procs"), true)?);
-        handles.oom = Some(open_fd(&format!("{shared}/memory.events"), false)?);
-        handles.exec_pids = Some(open_fd(&format!("{execs}/pids.max"), true)?);
-        handles.exec_quota = Some(open_fd(&format!("{execs}/cpu.max"), true)?);
+fn handles_v2(dir: &str, exec_group: bool) -> Result<Handles> {
+    if !exec_group {
+        return Ok(Handles { oom: Some(open_fd(&format!("{dir}/memory.events"), false)?), ..Handles::default() });
     }
-    let group = sys::open_path_at(libc::AT_FDCWD, &agent, libc::O_PATH | libc::O_DIRECTORY, 0).at(STEP, &agent)?;
-    handles.agent_group = Some(group);
-    Ok(handles)
+    let execs = format!("{dir}/{EXECS}");
+    let shared = format!("{execs}/{SHARED}");
+    Ok(Handles {
+        oom: Some(open_fd(&format!("{shared}/memory.events"), false)?),
+        exec_join: vec![open_fd(&format!("{shared}/cgroup.procs"), true)?],
+        exec_pids: Some(open_fd(&format!("{execs}/pids.max"), true)?),
+        exec_quota: Some(open_fd(&format!("{execs}/cpu.max"), true)?),
+    })
 }
 
-fn join_v1(spec: &CgroupSpec, exec_group: bool) -> Result<Handles> {
+fn handles_v1(spec: &CgroupSpec, exec_group: bool) -> Result<Handles> {
     let mut handles = Handles::default();
     for group in &spec.dirs {
         let dir = group.path.as_str();
         let execs = exec_group.then(|| format!("{dir}/{EXECS}"));
         match group.controller.as_str() {
-            "memory" => {
+            MEMORY => {
                 // Unlike v2's it counts its own group alone.
                 let counted = execs.as_deref().unwrap_or(dir);
                 handles.oom = Some(open_fd(&format!("{counted}/memory.oom_control"), false)?);
@@ -285,12 +334,8 @@ fn join_v1(spec: &CgroupSpec, exec_group: bool) -> Result<Handles> {
             _ => {}
         }
         if let Some(execs) = execs.filter(|execs| Path::new(execs).exists()) {
-            handles.exec_join.push(open_fd(&format!("{execs}/tasks"), true)?);
+            handles.exec_join.push(open_fd(&format!("{execs}/{MEMBERS_V1}"), true)?);
         }
-        // `cpuacct` may be the same tree as `cpu`, and one group is joined after the other.
-        let agent = format!("{dir}/{AGENT}");
-        // Joining through `tasks` by oneself waits for nobody; being moved from outside can take 15 ms.
-        set(if Path::new(&agent).exists() { &agent } else { dir }, "tasks", "0")?;
     }
     Ok(handles)
 }
@@ -439,13 +484,15 @@ fn kill_members(dir: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::CgroupDir;
 
-    /// As a launch does it.
+    /// As a launch does it, parent and child.
     fn limited(spec: &CgroupSpec, limits: &Limits, network: bool) -> Result<Handles> {
-        let handles = enter(spec, limits.exec_group, network)?;
+        begin(spec, limits.exec_group, network)?;
+        for (file, path) in complete(spec, limits.exec_group, network)?.iter().zip(joined_later(spec)) {
+            join(file, &path)?;
+        }
         limit(spec, limits, network)?;
-        Ok(handles)
+        handles(spec, limits.exec_group)
     }
 
     /// Directories of ordinary files, with the names that a kernel gives those of groups.
@@ -564,6 +611,39 @@ mod tests {
         limited(&tree.spec(1, &["cpu", "cpuacct"]), &limits, false).expect("groups");
         assert_eq!(tree.written("cpu/rt/agent/tasks"), "0");
         assert_eq!(tree.written("cpu/rt/tasks"), "");
+    }
+
+    #[test]
+    fn with_v1_the_group_of_memory_is_joined_first_and_the_child_joins_the_others() {
+        let tree = Tree::new("order", &["memory/rt", "cpu/rt", "cpu/rt/agent", "pids/rt"], &["tasks"]);
+        let spec = tree.spec(1, &["cpu", "memory", "pids"]);
+        let joined = || ["cpu/rt/agent", "memory/rt", "pids/rt"].map(|group| tree.written(&format!("{group}/tasks")));
+        assert!(begin(&spec, true, false).expect("begun").is_none());
+        assert_eq!(joined(), ["", "0", ""]);
+        let files = complete(&spec, true, false).expect("the others");
+        assert_eq!(joined(), ["", "0", ""]);
+        let paths: Vec<_> = joined_later(&spec).collect();
+        assert_eq!((files.len(), paths.len()), (2, 2));
+        for (file, path) in files.iter().zip(&paths) {
+            join(file, path).expect("joined");
+        }
+        assert_eq!(joined(), ["0", "0", "0"]);
+        assert!(paths[0].ends_with("cpu/rt/agent/tasks") && paths[1].ends_with("pids/rt/tasks"), "{paths:?}");
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("full").into();
+        let refused = join(&full, &paths[1]).expect_err("a refusal");
+        assert!(refused.step == STEP && refused.message.starts_with(&paths[1]), "{refused}");
+    }
+
+    #[test]
+    fn with_v2_all_groups_are_there_before_the_child_that_is_born_into_its_own() {
+        let inner = ["unified/rt", "unified/rt/agent", "unified/rt/execs", "unified/rt/execs/shared"];
+        let tree = Tree::new("born", &inner, &V2);
+        let spec = tree.spec(2, &["unified"]);
+        let born_in = begin(&spec, true, false).expect("begun").expect("a group");
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", born_in.as_raw_fd())).expect("its path");
+        assert!(path.ends_with("unified/rt/agent"), "{}", path.display());
+        assert!(complete(&spec, true, false).expect("nothing").is_empty());
+        assert_eq!(joined_later(&spec).count(), 0);
     }
 
     #[test]

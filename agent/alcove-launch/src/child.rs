@@ -8,11 +8,10 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{AtStep, Result, StepError};
+use crate::parcels::{Parcel, Receiver, Thing, Things};
 use crate::spec::{IdsSpec, LaunchSpec, Network, Owned, RootSpec};
-use crate::{harden, inside, overlay, sys};
+use crate::{cgroup, harden, inside, overlay, sys};
 
-/// Sent once the child no longer shares its parent's descriptor table.
-pub const OWN_TABLE: u8 = b'U';
 /// Sent by an agent that runs before it is somebody's: the rest then comes the other way.
 pub const PARKED: u8 = sys::held::READY;
 /// Sent right before the agent's exec, which closes the pipe: without it the pipe was closed by an end. Of one that was parked the
@@ -21,30 +20,31 @@ pub const STARTING: u8 = sys::held::BEGUN;
 /// Heard once the sandbox has its limits, by one that is somebody's from the beginning.
 pub const LIMITED: u8 = b'L';
 
+/// What is told of namespaces that are refused, to whoever makes them.
+pub const NAMESPACES: &str = "new namespaces";
+
+/// Namespaces that the child makes by itself, as flags: at once, and when it is in its groups.
+#[derive(Clone, Copy, Default)]
+pub struct Taken {
+    pub at_once: libc::c_int,
+    pub in_groups: libc::c_int,
+}
+
+/// An agent is told about fewer.
+const FIRST_OUT_OF_THE_WAY: libc::c_int = 100;
+
 pub struct Plan<'a> {
     pub spec: &'a LaunchSpec,
     /// None: its agent waits until it is told.
     pub owned: Option<Owned>,
+    pub taken: Taken,
     pub go: RawFd,
     pub status: RawFd,
-    /// The parent's process.
-    pub parent: RawFd,
-    /// The parent's ends of both.
-    pub parents: [RawFd; 2],
+    pub parcels: Receiver,
+    /// The parent's ends of these three.
+    pub parents: [RawFd; 3],
     pub listener: RawFd,
     pub console: RawFd,
-    pub oom: Option<RawFd>,
-    pub exec_join: Vec<RawFd>,
-    pub exec_pids: Option<RawFd>,
-    pub exec_quota: Option<RawFd>,
-    /// The agent's file as a detached mount, when the parent made it.
-    pub agent: Option<RawFd>,
-    /// The root as a detached mount, when the parent made it.
-    pub root: Option<RawFd>,
-    /// /proc as a detached mount, when the parent made it.
-    pub proc: Option<RawFd>,
-    /// /dev as a detached mount, when the parent made it.
-    pub dev: Option<RawFd>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -56,67 +56,66 @@ pub struct Failure {
 
 /// Never returns: execs the agent, or reports and ends.
 pub fn run(plan: &mut Plan<'_>) -> ! {
-    let status = plan.status;
     let Err(error) = start(plan);
     let failure = Failure { step: error.step, message: error.message, errno: error.errno };
     if let Ok(report) = serde_json::to_vec(&failure) {
         // Nobody is left to tell when this fails; the parent then names the exit itself.
-        let _ = sys::write_all(status, &report);
+        let _ = sys::write_all(plan.status, &report);
     }
     std::process::exit(1)
 }
 
 fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
-    sys::set_death_signal(libc::SIGKILL).at("inside", "death signal")?;
-    // One that died before that has left its end of the pipe open: in the table that this process shares.
-    let released = sys::wait_readable_of(plan.go, plan.parent).at("inside", "release")?;
-    let mut numbers = [0u8; 12];
-    let count = if released { sys::read(plan.go, &mut numbers) } else { Ok(0) }.at("inside", "release")?;
-    if count != numbers.len() {
-        return Err(StepError::new("inside", "the launcher went away"));
-    }
-    let mut mounts = numbers.chunks_exact(4).map(|number| {
-        let number = i32::from_ne_bytes([number[0], number[1], number[2], number[3]]);
-        (number >= 0).then_some(number)
-    });
-    [plan.root, plan.proc, plan.dev] = [(); 3].map(|()| mounts.next().flatten());
-    // SAFETY: plain number. From here on closing a descriptor does not touch the parent's.
-    sys::check(unsafe { libc::unshare(libc::CLONE_FILES) } as libc::c_long).at("inside", "own descriptors")?;
+    let rooted = matches!(plan.spec.ids, IdsSpec::Range { .. });
     for fd in plan.parents {
-        // SAFETY: the parent's ends of the pipes, which nothing here uses.
+        // SAFETY: the parent's ends, which nothing here uses. With them closed a parent that dies is seen by these channels.
         unsafe { libc::close(fd) };
     }
-    sys::write_all(plan.status, &[OWN_TABLE]).at("inside", "status")?;
-
-    become_root(&plan.spec.ids)?;
-    // The kernel forgets the signal when ids change. A launcher that died meanwhile has closed its end of the pipe, which is read once more:
-    // below, or by the agent where the sandbox is nobody's yet.
     sys::set_death_signal(libc::SIGKILL).at("inside", "death signal")?;
+    take(plan.taken.at_once)?;
+
+    let mut groups = plan.parcels.take(Parcel::Groups)?;
+    become_root(&plan.spec.ids)?;
+    // The kernel forgets the signal when ids change. A launcher that died meanwhile has closed its end of what is read next.
+    sys::set_death_signal(libc::SIGKILL).at("inside", "death signal")?;
+    join_groups(plan.spec, &groups.all(Thing::Join))?;
+    take(plan.taken.in_groups)?;
     // What is mounted outside from here on stays outside.
     sys::cut_propagation().at("mount", "private mounts")?;
     // SAFETY: plain numbers.
     sys::check(unsafe { libc::setsid() } as libc::c_long).at("inside", "session")?;
-    let carried = inside::Carried::collect(&plan.spec.root, plan.dev.is_some())?;
-    let agent: OwnedFd;
-    let agent_fd = match plan.agent {
-        Some(fd) => fd,
-        None => {
-            agent = overlay::read_only_clone(&plan.spec.agent, true)?;
-            agent.as_raw_fd()
-        }
-    };
-    enter_root(plan)?;
-    inside::furnish(plan.spec, carried, plan.proc, plan.dev)?;
     if plan.spec.network != Network::Host {
         inside::loopback_up()?;
     }
     if let Some(owned) = &plan.owned {
-        introduce(plan, owned)?;
         inside::set_hostname(&owned.hostname)?;
+    }
+
+    let mut furniture = plan.parcels.take(Parcel::Furniture)?;
+    let (proc, dev) = (furniture.one(Thing::Proc), furniture.one(Thing::Dev));
+    let carried = inside::Carried::collect(&plan.spec.root, dev.is_some())?;
+    let agent = match furniture.one(Thing::Agent) {
+        Some(agent) => agent,
+        None => overlay::read_only_clone(&plan.spec.agent, true)?,
+    };
+    if !rooted {
+        // Before anything covers the way to it.
+        make_own_root(plan.spec)?;
+    }
+    let home = inside::assemble(plan.spec, carried, proc, dev)?;
+
+    let mut given = plan.parcels.take(Parcel::Root)?;
+    enter_root(given.one(Thing::Root))?;
+    inside::furnish(plan.spec, home)?;
+    if let Some(owned) = &plan.owned {
+        introduce(plan, owned)?;
     }
     harden::limit(&plan.spec.limits, plan.spec.cgroup.is_some())?;
 
-    let mut arguments = inherit_descriptors(plan)?;
+    // Used to the end, and not where descriptors for the agent come to be.
+    let agent = out_of_the_way(agent.as_raw_fd())?;
+    (plan.go, plan.status) = (out_of_the_way(plan.go)?, out_of_the_way(plan.status)?);
+    let mut arguments = inherit_descriptors(plan, &mut given)?;
     if let Some(listener) = harden::drop_rights(plan.spec)? {
         let fd = listener.into_raw_fd();
         // SAFETY: a descriptor of ours, for the agent to inherit.
@@ -137,7 +136,7 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
         // finds the pipe closed.
         sys::set_death_signal(libc::SIGKILL).at("inside", "death signal")?;
     }
-    inside::exec(agent_fd, &arguments)
+    inside::exec(agent, &arguments)
 }
 
 /// What the sandbox's own files say of whose it is.
@@ -164,17 +163,30 @@ fn become_root(ids: &IdsSpec) -> Result<()> {
     Ok(())
 }
 
+/// Makes namespaces, none or some: they belong to the sandbox's user namespace, as those that it was cloned with.
+fn take(flags: libc::c_int) -> Result<()> {
+    if flags == 0 {
+        return Ok(());
+    }
+    // SAFETY: plain number.
+    sys::check(unsafe { libc::unshare(flags) } as libc::c_long).at("clone", NAMESPACES).map(drop)
+}
+
+/// Those that its parent did not join for it. The kernel asks who opened the files.
+fn join_groups(spec: &LaunchSpec, files: &[OwnedFd]) -> Result<()> {
+    let paths = spec.cgroup.iter().flat_map(cgroup::joined_later);
+    files.iter().zip(paths).try_for_each(|(file, path)| cgroup::join(file, &path))
+}
+
 /// Makes the sandbox's root the root, with the old one still mounted over it: `furnish` takes it away.
-fn enter_root(plan: &Plan<'_>) -> Result<()> {
+/// @param root none: the working directory is it.
+fn enter_root(root: Option<OwnedFd>) -> Result<()> {
     const STEP: &str = "root";
-    match plan.root {
-        Some(root) => {
-            // Any directory serves as the place: /etc is always there and nothing below it is needed any more.
-            sys::move_mount(root, libc::AT_FDCWD, "/etc").at(STEP, "attach the root")?;
-            // SAFETY: a descriptor of ours.
-            sys::check(unsafe { libc::fchdir(root) } as libc::c_long).at(STEP, "enter the root")?;
-        }
-        None => make_own_root(plan.spec)?,
+    if let Some(root) = root {
+        // Any directory serves as the place: /etc is always there and nothing below it is needed any more.
+        sys::move_mount(root.as_raw_fd(), libc::AT_FDCWD, "/etc").at(STEP, "attach the root")?;
+        // SAFETY: a descriptor of ours.
+        sys::check(unsafe { libc::fchdir(root.as_raw_fd()) } as libc::c_long).at(STEP, "enter the root")?;
     }
     // SAFETY: constant strings.
     unsafe {
@@ -197,37 +209,61 @@ fn make_own_root(spec: &LaunchSpec) -> Result<()> {
     std::env::set_current_dir("merged").at(STEP, "merged")
 }
 
+/// A copy that closes at an exec, with a number beyond all that an agent is told about.
+fn out_of_the_way(fd: RawFd) -> Result<RawFd> {
+    // SAFETY: a descriptor of ours.
+    let moved = sys::check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, FIRST_OUT_OF_THE_WAY) } as libc::c_long);
+    moved.map(|fd| fd as RawFd).at("descriptors", "dup")
+}
+
 /// Standard streams and what the agent is told about by number; everything else closes at its exec.
-fn inherit_descriptors(plan: &Plan<'_>) -> Result<Vec<String>> {
+fn inherit_descriptors(plan: &Plan<'_>, given: &mut Things) -> Result<Vec<String>> {
     const STEP: &str = "descriptors";
     let null = sys::open_path_at(libc::AT_FDCWD, "/dev/null", libc::O_RDWR, 0).at(STEP, "/dev/null")?;
     let mut arguments = vec!["alcove-agent".to_owned(), "serve".to_owned()];
-    let mut wanted = vec![null.as_raw_fd(), plan.console, plan.console];
+    let mut wanted = vec![null.into_raw_fd(), plan.console, plan.console];
     let parked = [("--owner-fd", plan.go), ("--told-fd", plan.status)];
-    let given = [("--listen-fd", plan.listener)]
+    let groups = [
+        ("--oom-fd", Thing::Oom),
+        ("--exec-pids-fd", Thing::ExecPids),
+        ("--exec-quota-fd", Thing::ExecQuota),
+        ("--exec-cgroup-fd", Thing::ExecJoin),
+    ];
+    let taken: Vec<_> = [("--listen-fd", plan.listener)]
         .into_iter()
         .chain(parked.into_iter().filter(|_| plan.owned.is_none()))
-        .chain(plan.oom.map(|fd| ("--oom-fd", fd)))
-        .chain(plan.exec_pids.map(|fd| ("--exec-pids-fd", fd)))
-        .chain(plan.exec_quota.map(|fd| ("--exec-quota-fd", fd)))
-        .chain(plan.exec_join.iter().map(|fd| ("--exec-cgroup-fd", *fd)));
-    for (flag, fd) in given {
+        .chain(
+            groups
+                .into_iter()
+                .flat_map(|(flag, thing)| given.all(thing).into_iter().map(move |fd| (flag, fd.into_raw_fd()))),
+        )
+        .collect();
+    for (flag, fd) in taken {
         arguments.extend([flag.to_owned(), wanted.len().to_string()]);
         wanted.push(fd);
     }
-    // Out of the way first: a source may have a number that is some other one's place.
-    let mut moved = Vec::new();
-    for fd in wanted {
-        // SAFETY: a descriptor of ours.
-        moved.push(sys::check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 100) } as libc::c_long).at(STEP, "dup")?);
-    }
+    // First: a source may have a number that is some other one's place.
+    let moved = wanted.into_iter().map(out_of_the_way).collect::<Result<Vec<_>>>()?;
     for (place, fd) in moved.iter().enumerate() {
         // SAFETY: nothing owned by a Rust value has these numbers that is used after this.
-        sys::check(unsafe { libc::dup2(*fd as RawFd, place as RawFd) } as libc::c_long).at(STEP, "dup2")?;
+        sys::check(unsafe { libc::dup2(*fd, place as RawFd) } as libc::c_long).at(STEP, "dup2")?;
     }
     // SAFETY: plain numbers.
     sys::check(unsafe { libc::syscall(libc::SYS_close_range, moved.len(), u32::MAX, libc::CLOSE_RANGE_CLOEXEC) })
         .at(STEP, "close_range (needs Linux 5.11)")?;
-    std::mem::forget(null);
     Ok(arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::take;
+
+    #[test]
+    fn namespaces_that_are_refused_are_told_as_those_of_the_clone() {
+        assert!(take(0).is_ok());
+        // No kernel makes this by `unshare`, and nothing is made.
+        let refused = take(libc::CLONE_PTRACE).expect_err("a refusal");
+        assert_eq!((refused.step.as_str(), refused.errno), ("clone", Some(libc::EINVAL)));
+        assert!(refused.message.starts_with("new namespaces: "), "{refused}");
+    }
 }

@@ -1,7 +1,7 @@
 //! What a sandbox's root is furnished with: /proc, /dev, the machine's programs for image `host`.
 
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use crate::error::{AtStep, Result};
@@ -123,26 +123,23 @@ fn program_mounts() -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Runs right after `pivot_root`: paths lead into the sandbox, and the old root still lies over its root directory.
-/// A new /proc may only be mounted while the old one is in sight.
-pub fn furnish(spec: &LaunchSpec, carried: Carried, proc: Option<RawFd>, dev: Option<RawFd>) -> Result<()> {
-    if matches!(spec.root, RootSpec::Image { .. }) {
-        for (path, mode) in [("/proc", 0o555), ("/dev", 0o755), ("/sys", 0o555), ("/run", 0o755), ("/tmp", 0o1777)] {
-            ensure_dir(path, mode)?;
-        }
-    }
+/// What is put together before there is a root: /proc and /dev, each with what is mounted below it, and programs.
+pub struct Home {
+    proc: OwnedFd,
+    dev: OwnedFd,
+    programs: Vec<(String, OwnedFd)>,
+}
+
+/// Puts /proc and /dev together over the machine's, in this process's own copy of its mounts. A new /proc may only be mounted while an old one
+/// is in sight.
+/// @param proc and `dev`: detached mounts, when the parent made them.
+pub fn assemble(spec: &LaunchSpec, carried: Carried, proc: Option<OwnedFd>, dev: Option<OwnedFd>) -> Result<Home> {
     let quiet = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
     match proc {
-        Some(proc) => sys::move_mount(proc, libc::AT_FDCWD, "/proc").at("proc", "/proc")?,
+        Some(proc) => sys::move_mount(proc.as_raw_fd(), libc::AT_FDCWD, "/proc").at("proc", "/proc")?,
         None => sys::mount("proc", "/proc", "proc", quiet, "").at("proc", "/proc")?,
     }
-    for (path, mount) in &carried.programs {
-        sys::move_mount(mount.as_raw_fd(), libc::AT_FDCWD, path).at("mount", path)?;
-    }
     furnish_dev(spec, dev, &carried.devices)?;
-    // SAFETY: a constant string. `.` is the old root, which pivot_root put over the new one.
-    sys::check(unsafe { libc::umount2(c".".as_ptr(), libc::MNT_DETACH) } as libc::c_long).at("root", "old root")?;
-    std::env::set_current_dir("/").at("root", "/")?;
     if spec.network != Network::Host {
         open_low_ports()?;
         // With v1 the bytes that wait in a socket are not among the sandbox's memory.
@@ -153,9 +150,27 @@ pub fn furnish(spec: &LaunchSpec, carried: Carried, proc: Option<RawFd>, dev: Op
     forbid_namespaces()?;
     mask_proc(carried.empty)?;
     crate::figures::show(&spec.limits)?;
+    let made = |path| sys::open_path_at(libc::AT_FDCWD, path, libc::O_PATH | libc::O_DIRECTORY, 0).at("root", path);
+    Ok(Home { proc: made("/proc")?, dev: made("/dev")?, programs: carried.programs })
+}
+
+/// Runs right after `pivot_root`: paths lead into the sandbox, and the old root still lies over its root directory.
+pub fn furnish(spec: &LaunchSpec, home: Home) -> Result<()> {
     if matches!(spec.root, RootSpec::Image { .. }) {
-        ensure_dir("/etc", 0o755)?;
+        for (path, mode) in
+            [("/proc", 0o555), ("/dev", 0o755), ("/sys", 0o555), ("/run", 0o755), ("/tmp", 0o1777), ("/etc", 0o755)]
+        {
+            ensure_dir(path, mode)?;
+        }
     }
+    sys::move_mount(home.proc.as_raw_fd(), libc::AT_FDCWD, "/proc").at("proc", "/proc")?;
+    sys::move_mount(home.dev.as_raw_fd(), libc::AT_FDCWD, "/dev").at("dev", "/dev")?;
+    for (path, mount) in &home.programs {
+        sys::move_mount(mount.as_raw_fd(), libc::AT_FDCWD, path).at("mount", path)?;
+    }
+    // SAFETY: a constant string. `.` is the old root, which pivot_root put over the new one.
+    sys::check(unsafe { libc::umount2(c".".as_ptr(), libc::MNT_DETACH) } as libc::c_long).at("root", "old root")?;
+    std::env::set_current_dir("/").at("root", "/")?;
     if spec.network == Network::Outbound {
         name_resolver()?;
     }
@@ -176,10 +191,10 @@ fn ensure_dir(path: &str, mode: u32) -> Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).at(FILES, path)
 }
 
-fn furnish_dev(spec: &LaunchSpec, dev: Option<RawFd>, devices: &[(&str, OwnedFd)]) -> Result<()> {
+fn furnish_dev(spec: &LaunchSpec, dev: Option<OwnedFd>, devices: &[(&str, OwnedFd)]) -> Result<()> {
     const STEP: &str = "dev";
     match dev {
-        Some(dev) => sys::move_mount(dev, libc::AT_FDCWD, "/dev").at(STEP, "/dev")?,
+        Some(dev) => sys::move_mount(dev.as_raw_fd(), libc::AT_FDCWD, "/dev").at(STEP, "/dev")?,
         None => {
             let options = DEV_SIZE.map(|(key, value)| format!("{key}={value}")).join(",");
             sys::mount("tmpfs", "/dev", "tmpfs", libc::MS_NOSUID | libc::MS_NOEXEC, &options).at(STEP, "/dev")?;

@@ -1,15 +1,17 @@
 //! The outer half of a launch: everything that needs the service's own rights. `child.rs` is the inner half.
 //!
-//! Order: a directory with its record on disk, cgroups, clone, id maps, overlay, then the child is released; while it makes itself a
-//! home, pid on disk, network and limits; its last step waits for those. A death at any point leaves a directory that says what to
-//! undo, and no process: until that last step the child dies with us.
+//! Order: a directory with its record on disk, the group that counts memory, clone. From then on both halves work side by side. The child
+//! takes the rest of its namespaces; id maps and the other groups, then what the root is furnished with, then the root are made meanwhile
+//! and handed over, see `parcels`. While it settles there: pid on disk, network and limits; its last step waits for those. A death at any
+//! point leaves a directory that says what to undo, and no process: until that last step the child dies with us.
 
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 
-use crate::child::{self, Plan};
+use crate::child::{self, Plan, Taken};
 use crate::error::{AtStep, Result, StepError};
 use crate::folder::{self, Opened, Ready};
+use crate::parcels::{self, Parcel, Thing};
 use crate::spec::{IdsSpec, LaunchSpec, Network, Owned, ProcessRecord, RootSpec};
 use crate::{cgroup, disk, idmap, inside, network, overlay, sys};
 
@@ -63,7 +65,65 @@ impl Begun {
         Ok(Launched { pid: self.pid, start_time: self.start_time, stages: self.stages.take(), used })
     }
 
-    /// What is done while the child makes itself a home.
+    /// Makes what the child waits for, parcel by parcel, and accompanies it.
+    fn provide(
+        &mut self,
+        spec: &LaunchSpec,
+        ready: Option<&Ready>,
+        sender: &parcels::Sender,
+        limits: bool,
+        on_socket: impl FnOnce(),
+    ) -> Result<()> {
+        // None where the child makes its own, without rights.
+        let base = match spec.ids {
+            IdsSpec::Range { base, .. } => Some(base),
+            _ => None,
+        };
+        idmap::write(self.pid, &spec.ids)?;
+        self.stages.end("id_map");
+        let joined = if base.is_some() { complete_groups(spec)? } else { Vec::new() };
+        sender.send(Parcel::Groups, &joined.iter().map(|(file, _)| (Thing::Join, file)).collect::<Vec<_>>())?;
+        drop(joined);
+        self.stages.end("groups");
+
+        // Made while the root is.
+        let network = match &spec.outbound {
+            Some(outbound) => {
+                let sandbox = sys::pidfd_open(self.pid).at("network", "the sandbox")?;
+                Some(network::begin(outbound, &spec.ids, spec.cgroup.as_ref(), self.pid, sandbox)?)
+            }
+            None => None,
+        };
+        let agent = base.map(|_| overlay::read_only_clone(&spec.agent, true)).transpose()?;
+        let proc = if base.is_some() && spec.proc_outside { Some(proc_from_outside(self.pid)?) } else { None };
+        // Where none can be made, as in containers, the machine's are shared.
+        let dev = base.and_then(|base| inside::own_devices(base).ok());
+        sender.send(Parcel::Furniture, &there(&[(Thing::Agent, &agent), (Thing::Proc, &proc), (Thing::Dev, &dev)]))?;
+        self.stages.end("furniture");
+
+        // A machine may not let us; the sandbox is none the worse for it.
+        let _ = leave_protection(self.pid);
+        let handles = match &spec.cgroup {
+            Some(group) => cgroup::handles(group, spec.limits.exec_group)?,
+            None => cgroup::Handles::default(),
+        };
+        let root = base.map(|_| make_root(spec, ready, self.pid, &mut self.used)).transpose()?;
+        let mut things = there(&[
+            (Thing::Root, &root),
+            (Thing::Oom, &handles.oom),
+            (Thing::ExecPids, &handles.exec_pids),
+            (Thing::ExecQuota, &handles.exec_quota),
+        ]);
+        things.extend(handles.exec_join.iter().map(|file| (Thing::ExecJoin, file)));
+        sender.send(Parcel::Root, &things)?;
+        // Whoever hears of it may get this processor at once: from here on the child has the longer way.
+        on_socket();
+        self.used.extend([agent, proc, dev, root].into_iter().flatten());
+        self.stages.end("overlay");
+        self.accompany(spec, network, limits)
+    }
+
+    /// What is done while the child settles.
     fn accompany(&mut self, spec: &LaunchSpec, network: Option<network::Beginning>, limits: bool) -> Result<()> {
         self.start_time = sys::start_time(self.pid).at("record", "start time")?;
         let boot_id = sys::boot_id().at("record", "boot id")?;
@@ -151,48 +211,36 @@ pub fn begin(
     let Opened { listener, console } = folder::enter(&spec.dir, &spec.record, ready)?;
     stages.end("directory");
 
-    let handles = match &spec.cgroup {
-        Some(group) => cgroup::enter(group, spec.limits.exec_group, spec.outbound.is_some())?,
-        None => cgroup::Handles::default(),
+    let (exec_group, has_network) = (spec.limits.exec_group, spec.outbound.is_some());
+    let born_in = match &spec.cgroup {
+        Some(group) => cgroup::begin(group, exec_group, has_network)?,
+        None => None,
     };
+    if !rooted {
+        // Such a child may not be able to join them.
+        for (file, path) in complete_groups(spec)? {
+            cgroup::join(&file, &path)?;
+        }
+    }
     stages.end("cgroup");
 
-    // Clones of the parent's mounts are for the child to attach; an unprivileged child makes its own.
-    let agent = if rooted { Some(overlay::read_only_clone(&spec.agent, true)?) } else { None };
     let (go_reader, go_writer) = sys::pipe().at("clone", "pipe")?;
     let (status_reader, status_writer) = sys::pipe().at("clone", "pipe")?;
-    let own = sys::pidfd_open(std::process::id() as i32).at("clone", "this process")?;
+    let (sender, receiver) = parcels::channel().at("clone", "socketpair")?;
+    let namespaces = Namespaces::of(spec);
     let mut plan = Plan {
         spec,
         owned,
+        taken: namespaces.taken,
         go: go_reader.as_raw_fd(),
         status: status_writer.as_raw_fd(),
-        parent: own.as_raw_fd(),
-        parents: [go_writer.as_raw_fd(), status_reader.as_raw_fd()],
+        parcels: receiver,
+        parents: [go_writer.as_raw_fd(), status_reader.as_raw_fd(), sender.as_raw_fd()],
         listener: listener.as_raw_fd(),
         console: console.as_raw_fd(),
-        oom: handles.oom.as_ref().map(AsRawFd::as_raw_fd),
-        exec_pids: handles.exec_pids.as_ref().map(AsRawFd::as_raw_fd),
-        exec_quota: handles.exec_quota.as_ref().map(AsRawFd::as_raw_fd),
-        exec_join: handles.exec_join.iter().map(AsRawFd::as_raw_fd).collect(),
-        agent: agent.as_ref().map(AsRawFd::as_raw_fd),
-        root: None,
-        proc: None,
-        dev: None,
     };
-
-    let mut flags = (libc::CLONE_NEWUSER
-        | libc::CLONE_NEWNS
-        | libc::CLONE_NEWPID
-        | libc::CLONE_NEWIPC
-        | libc::CLONE_NEWUTS
-        | libc::CLONE_NEWCGROUP
-        | libc::CLONE_FILES) as u64;
-    if spec.network != Network::Host {
-        flags |= libc::CLONE_NEWNET as u64;
-    }
-    let group = handles.agent_group.as_ref().map(AsRawFd::as_raw_fd);
-    let mut clone = || match sys::clone_process(flags, group)? {
+    let group = born_in.as_ref().map(AsRawFd::as_raw_fd);
+    let mut clone = || match sys::clone_process(namespaces.cloned as u64, group)? {
         0 => child::run(&mut plan),
         pid => Ok(pid),
     };
@@ -201,49 +249,58 @@ pub fn begin(
         IdsSpec::Range { base, .. } => sys::acting_as(base, clone),
         _ => clone(),
     };
-    let pid = cloned.at("clone", "new namespaces")?;
-    // A machine may not let us; the sandbox is none the worse for it.
-    let _ = leave_protection(pid);
+    let pid = cloned.at("clone", child::NAMESPACES)?;
+    // Only the child's are left: its end is seen by theirs.
+    drop((plan, go_reader, status_writer));
     stages.end("clone");
-    let used = Vec::from_iter(agent);
-    let mut begun = Begun { pid, start_time: 0, stages, go: go_writer, status: status_reader, ends: true, used };
-
-    let sandbox = sys::pidfd_open(pid).at("clone", "the sandbox's first process")?;
-    idmap::write(pid, &spec.ids)?;
-    begun.stages.end("id_map");
-    // Made while the root is.
-    let network = match &spec.outbound {
-        Some(outbound) => {
-            let sandbox = sandbox.try_clone().at("network", "the sandbox")?;
-            Some(network::begin(outbound, &spec.ids, spec.cgroup.as_ref(), pid, sandbox)?)
-        }
-        None => None,
-    };
-    let root = if rooted { Some(make_root(spec, ready, pid, &mut begun.used)?) } else { None };
-    let proc = if rooted && spec.proc_outside { Some(proc_from_outside(pid)?) } else { None };
-    // Where none can be made, as in containers, the machine's are shared.
-    let dev = match spec.ids {
-        IdsSpec::Range { base, .. } => inside::own_devices(base).ok(),
-        _ => None,
-    };
-    begun.stages.end("overlay");
-
-    let numbers = [&root, &proc, &dev].map(|mount| mount.as_ref().map_or(-1, AsRawFd::as_raw_fd).to_ne_bytes());
-    sys::write_all(begun.go.as_raw_fd(), &numbers.concat()).at("clone", "release")?;
-    // Whoever hears of it may get this processor at once: from here on the child has the longer way.
-    on_socket();
-    let mut first = [0u8; 1];
-    let said = sys::wait_readable_of(begun.status.as_raw_fd(), sandbox.as_raw_fd()).at("clone", "status")?;
-    let count = if said { sys::read(begun.status.as_raw_fd(), &mut first).at("clone", "status")? } else { 0 };
-    // The child has its own descriptors now; with ours closed, its exec closes the pipe, or its end.
-    drop(status_writer);
-    if first[..count] != [child::OWN_TABLE] {
-        return read_outcome(begun.status.as_raw_fd(), pid, first[..count].to_vec())
-            .and_then(|()| Err(StepError::new("clone", "the sandbox's first process ended before it began")));
-    }
-    begun.used.extend([root, proc, dev].into_iter().flatten());
-    begun.accompany(spec, network, limits).map_err(|error| begun.cause_of(error))?;
+    let mut begun =
+        Begun { pid, start_time: 0, stages, go: go_writer, status: status_reader, ends: true, used: Vec::new() };
+    begun.provide(spec, ready, &sender, limits, on_socket).map_err(|error| begun.cause_of(error))?;
     Ok(begun)
+}
+
+/// Of a child, as flags: those that it is cloned with, and those that it takes for itself while the rest is made. A network of its own takes
+/// longer than all others.
+struct Namespaces {
+    cloned: libc::c_int,
+    taken: Taken,
+}
+
+impl Namespaces {
+    fn of(spec: &LaunchSpec) -> Self {
+        let mut cloned = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID;
+        let mut taken = Taken { at_once: libc::CLONE_NEWIPC | libc::CLONE_NEWUTS, in_groups: 0 };
+        match spec.network {
+            Network::Host => {}
+            // Looked for before the child is waited for.
+            _ if spec.outbound.is_some() => cloned |= libc::CLONE_NEWNET,
+            _ => taken.at_once |= libc::CLONE_NEWNET,
+        }
+        // The groups that it shows as their roots are those that its maker is in.
+        match &spec.cgroup {
+            Some(group) if group.version == 1 => taken.in_groups = libc::CLONE_NEWCGROUP,
+            _ => cloned |= libc::CLONE_NEWCGROUP,
+        }
+        if !matches!(spec.ids, IdsSpec::Range { .. }) {
+            cloned |= taken.at_once | taken.in_groups;
+            taken = Taken::default();
+        }
+        Self { cloned, taken }
+    }
+}
+
+/// Of what may be there, what is.
+fn there<'a>(things: &[(Thing, &'a Option<OwnedFd>)]) -> Vec<(Thing, &'a OwnedFd)> {
+    things.iter().filter_map(|(thing, fd)| fd.as_ref().map(|fd| (*thing, fd))).collect()
+}
+
+/// @returns by which files the sandbox's first process joins them, with their paths.
+fn complete_groups(spec: &LaunchSpec) -> Result<Vec<(OwnedFd, String)>> {
+    let Some(group) = &spec.cgroup else {
+        return Ok(Vec::new());
+    };
+    let files = cgroup::complete(group, spec.limits.exec_group, spec.outbound.is_some())?;
+    Ok(files.into_iter().zip(cgroup::joined_later(group)).collect())
 }
 
 /// The service may be one of the last that the kernel ends for want of memory: its sandboxes are not. A writer with
@@ -398,9 +455,51 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::time::Instant;
 
-    use super::{Begun, Stages, outcome_of, unprotected};
+    use super::{Begun, Namespaces, Stages, outcome_of, unprotected};
     use crate::error::StepError;
+    use crate::spec::LaunchSpec;
     use crate::sys;
+
+    const ALL: libc::c_int = libc::CLONE_NEWUSER
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWCGROUP
+        | libc::CLONE_NEWNET;
+
+    /// A rooted one with groups of v1, apart from what is changed.
+    fn namespaces(change: &serde_json::Value) -> (libc::c_int, libc::c_int, libc::c_int) {
+        let mut spec = serde_json::json!({
+            "dir": "", "record": null, "agent": "", "root": { "kind": "image", "rootfs": "" }, "hostname": "",
+            "ids": { "kind": "range", "base": 1, "count": 1 }, "network": "none", "cgroup": { "version": 1, "dirs": [] },
+            "limits": { "memory_mb": 1, "vcpus": 1, "pids": 1 },
+        });
+        let changes = change.as_object().expect("an object").clone();
+        spec.as_object_mut().expect("an object").extend(changes);
+        let spec: LaunchSpec = serde_json::from_value(spec).expect("a specification");
+        let Namespaces { cloned, taken } = Namespaces::of(&spec);
+        (cloned, taken.at_once, taken.in_groups)
+    }
+
+    #[test]
+    fn each_namespace_is_made_once_and_that_of_groups_in_them() {
+        let outbound = serde_json::json!({ "slirp": "", "allow": [], "connections": 1, "mbit": 0 });
+        let v2 = serde_json::json!({ "version": 2, "dirs": [] });
+        let (net, group) = (libc::CLONE_NEWNET, libc::CLONE_NEWCGROUP);
+        let small = libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+        for (change, all, at_once, in_groups) in [
+            (serde_json::json!({}), ALL, small | net, group),
+            (serde_json::json!({ "network": "host" }), ALL & !net, small, group),
+            // Its network is looked for at once.
+            (serde_json::json!({ "network": "outbound", "outbound": outbound }), ALL, small, group),
+            (serde_json::json!({ "cgroup": v2 }), ALL, small | net, 0),
+            (serde_json::json!({ "cgroup": null }), ALL, small | net, 0),
+            (serde_json::json!({ "ids": { "kind": "single" } }), ALL, 0, 0),
+        ] {
+            assert_eq!(namespaces(&change), (all & !at_once & !in_groups, at_once, in_groups), "{change}");
+        }
+    }
 
     #[test]
     fn what_failed_beside_a_child_that_failed_is_told_in_the_childs_words() {

@@ -22,6 +22,7 @@ mod lend;
 mod naming;
 mod network;
 mod overlay;
+mod parcels;
 mod park;
 mod pool;
 mod range;

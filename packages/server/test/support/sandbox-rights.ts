@@ -108,12 +108,16 @@ async function groupsOf(
   return found;
 }
 
-/** Without numbers of mounts and of devices, which are given anew each time. */
+/**
+ * Without numbers of mounts and of devices, which are given anew each time, and in no order: the kernel tells them by when they were made,
+ * and the root is made while /proc and /dev are.
+ */
 function mountsOf(mountinfo: string): string[] {
   return mountinfo
     .trim()
     .split("\n")
-    .map((line) => line.split(" ").slice(3).join(" "));
+    .map((line) => line.split(" ").slice(3).join(" "))
+    .sort();
 }
 
 /** What the agent was started with: it opens more as it goes. */

@@ -1,0 +1,216 @@
+import { spawn } from "node:child_process";
+import { chmod, mkdir, mkdtemp, readdir, readFile, readlink, rm, symlink, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { text } from "node:stream/consumers";
+import { afterEach, beforeEach, expect, it } from "vitest";
+import { agentBinary } from "../../../test/support/agent-binary.ts";
+import { nativeHome } from "../../../test/support/native.ts";
+import { mustRun } from "../../../test/support/programs.ts";
+import { describeWith } from "../../../test/support/requirements.ts";
+import { busyboxRootfs } from "../../../test/support/tiny-images.ts";
+import { silentLogger } from "../../platform/logger.ts";
+import { randomIds } from "../../platform/random-ids.ts";
+import { run } from "../../ports/contract/provider/harness.ts";
+import { Launcher, type LaunchSpec } from "../launcher/index.ts";
+
+const soon = () => ({ signal: AbortSignal.timeout(60_000) });
+const kinds = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"] as const;
+
+const others: readonly string[] = kinds.filter((kind) => kind !== "user");
+
+const namespacesOf = async (pid: number | "self") =>
+  Object.fromEntries(
+    await Promise.all(kinds.map(async (kind) => [kind, await readlink(`/proc/${pid}/ns/${kind}`)])),
+  );
+
+/** By kind: the namespace that owns the one of a process. */
+async function ownersOf(pid: number): Promise<Record<string, string>> {
+  const { stdout } = await mustRun("lsns", ["--noheadings", "--output", "TYPE,ONS", "--task", String(pid)]);
+  const lines = stdout.trim().split("\n");
+  const owners = lines.map((line) => line.trim().split(/\s+/) as [string, string]);
+  return Object.fromEntries(owners.filter(([kind]) => others.includes(kind)));
+}
+
+/** By controller, as the machine sees it. */
+async function groupsOf(pid: number): Promise<Record<string, string>> {
+  const lines = (await readFile(`/proc/${pid}/cgroup`, "utf8")).trim().split("\n");
+  return Object.fromEntries(lines.map((line) => line.split(":").slice(1) as [string, string]));
+}
+
+/** Who works in a runtime's directory: its launch, and the sandbox's first process until it has a root. */
+async function workersIn(dir: string): Promise<{ launch?: number; first?: number }> {
+  const own = await readlink("/proc/self/ns/pid");
+  const found: { launch?: number; first?: number } = {};
+  for (const name of (await readdir("/proc")).filter((entry) => /^\d+$/.test(entry))) {
+    const at = (link: string) => readlink(`/proc/${name}/${link}`).catch(() => undefined);
+    if ((await at("cwd")) !== dir) continue;
+    found[(await at("ns/pid")) === own ? "launch" : "first"] = Number(name);
+  }
+  return found;
+}
+
+await describeWith(
+  ["root", "agent", "launcher", "native", "busybox"],
+  "a launch, whose halves work side by side",
+  () => {
+    let folder: string;
+    let launcher: Launcher;
+    beforeEach(async () => {
+      folder = await mkdtemp(join(tmpdir(), "alcove-halves-"));
+      await chmod(folder, 0o755);
+      launcher = new Launcher({ binary: agentBinary("alcove-launch"), logger: silentLogger });
+    });
+    afterEach(async () => {
+      await launcher[Symbol.asyncDispose]();
+      await rm(folder, { recursive: true, force: true });
+    });
+
+    /** With files for groups, as those of v1. */
+    async function withFiles(...groups: [controller: string, ...files: string[]][]): Promise<LaunchSpec> {
+      const dirs = [];
+      for (const [controller, ...files] of groups) {
+        const path = join(folder, controller);
+        await mkdir(join(path, "execs"), { recursive: true });
+        for (const file of files) await writeFile(join(path, file), "");
+        dirs.push({ controller, path });
+      }
+      const ids = { kind: "range", base: 1_879_113_728, count: 65_536 } as const;
+      const cgroup = { version: 1 as const, dirs };
+      const { dir: rootfs } = await busyboxRootfs();
+      const identity = { instanceId: "test", runtimeId: "rt", sandboxId: "sb", token: "" };
+      return {
+        dir: join(folder, "runtime"),
+        record: { version: 1, ...identity, image: "", rootfs, ids, cgroup, createdAt: "" },
+        agent: agentBinary("alcove-agent"),
+        root: { kind: "image", rootfs },
+        ids,
+        hostname: "test",
+        network: "none",
+        cgroup,
+        limits: { memory_mb: 64, vcpus: 1, pids: 64, exec_group: true },
+        added_caps: [],
+        disk: { tmpfs_mb: 16 },
+        proc_outside: false,
+      };
+    }
+
+    /** All of them are others than the machine's, and belong to the one of its users. */
+    async function expectOwn(pid: number): Promise<void> {
+      const [own, machines] = [await namespacesOf(pid), await namespacesOf("self")];
+      for (const kind of kinds) expect(own[kind], kind).not.toBe(machines[kind]);
+      const user = /\d+/.exec(own.user ?? "")?.[0];
+      expect(await ownersOf(pid)).toEqual(Object.fromEntries(others.map((kind) => [kind, user])));
+    }
+
+    /** Waits for a launch that was stopped on its way. @returns the launch itself and the sandbox's first process. */
+    async function stopped(dir: string): Promise<{ launch: number; first: number }> {
+      const both = { launch: expect.any(Number), first: expect.any(Number) };
+      await expect.poll(() => workersIn(dir), { timeout: 15_000 }).toEqual(both);
+      return (await workersIn(dir)) as { launch: number; first: number };
+    }
+
+    it("gives all seven namespaces, and the groups are those that the sandbox shows as roots", async () => {
+      await using stack = new AsyncDisposableStack();
+      const home = await nativeHome();
+      stack.defer(() => home.remove());
+      const provider = stack.use(home.open());
+      const { runtimeId, sandboxId } = { runtimeId: randomIds.runtimeId(), sandboxId: randomIds.sandboxId() };
+      const size = { memoryMb: 64, vcpus: 1, expiresInMs: 600_000 };
+      const spec = { runtimeId, sandboxId, image: "host", env: {}, metadata: {}, ...size };
+      await provider.spawn(spec, soon());
+      const record = await readFile(join(home.dataDir, "runtimes/native", runtimeId, "process.json"), "utf8");
+      const { pid } = JSON.parse(record);
+      await expectOwn(pid);
+      const groups = await groupsOf(pid);
+      const given = Object.values(groups).filter((group) => group.includes(runtimeId));
+      expect(given).toHaveLength(groups[""] === given[0] ? 1 : 4);
+      const { stdout } = await run(provider.sandbox(runtimeId), "cat /proc/1/cgroup");
+      const shown = stdout.trim().split("\n");
+      expect(shown.filter((line) => line.includes(runtimeId))).toEqual([]);
+      // With v2 it is born into its group, with the root of who made it.
+      if (given.length > 1) expect(shown.filter((line) => !line.endsWith(":/"))).toEqual([]);
+    }, 60_000);
+
+    it("gives them to one that is nobody's yet as well", async () => {
+      const spec = { ...(await withFiles()), cgroup: null };
+      const { pid } = await launcher.prepare(spec);
+      await expectOwn(pid);
+      await launcher.destroy({ dir: spec.dir, trash: folder, cgroup: null, ids: spec.ids });
+    });
+
+    it.each([
+      ["groups", ["pids"], "pids/tasks"],
+      ["root", ["memory", "tasks"], "memory/execs/memory.oom_control"],
+    ])("ends with both of its processes while it waits for its %s", async (_, group, slow) => {
+      const spec = await withFiles(group as [string]);
+      await mkdir(join(folder, dirname(slow)), { recursive: true });
+      await mustRun("mkfifo", [join(folder, slow)]);
+      const launched = launcher.launch(spec);
+      launched.catch(() => undefined);
+      const { launch, first } = await stopped(spec.dir);
+      // What takes longest is under way by itself.
+      const taken = async () => (await namespacesOf(first)).net;
+      await expect.poll(taken, { timeout: 15_000 }).not.toBe((await namespacesOf("self")).net);
+      process.kill(launch, "SIGKILL");
+      await expect.poll(() => workersIn(spec.dir), { timeout: 15_000 }).toEqual({});
+      expect(JSON.parse(await readFile(join(spec.dir, "runtime.json"), "utf8")).ids).toEqual(spec.ids);
+      await launcher.destroy({ dir: spec.dir, trash: folder, cgroup: null, ids: spec.ids });
+    });
+
+    it("counts memory in the sandbox's group before its other groups are there", async () => {
+      const memory = join("/sys/fs/cgroup/memory", `alcove-test-${randomIds.runtimeId()}`);
+      const isV1 = await readFile("/sys/fs/cgroup/memory/tasks").catch(() => undefined);
+      if (isV1 === undefined) return;
+      const spec = await withFiles(["pids"]);
+      const cgroup = {
+        version: 1 as const,
+        dirs: [...(spec.cgroup?.dirs ?? []), { controller: "memory", path: memory }],
+      };
+      await mustRun("mkfifo", [join(folder, "pids/tasks")]);
+      launcher.launch({ ...spec, cgroup }).catch(() => undefined);
+      const { launch, first } = await stopped(spec.dir);
+      expect((await groupsOf(first)).memory).toBe(memory.replace("/sys/fs/cgroup/memory", ""));
+      process.kill(launch, "SIGKILL");
+      await expect.poll(() => workersIn(spec.dir), { timeout: 15_000 }).toEqual({});
+      const own = { version: 1 as const, dirs: [{ controller: "memory", path: memory }] };
+      await launcher.destroy({ dir: spec.dir, trash: folder, cgroup: own, ids: spec.ids });
+      await expect(readdir(memory)).rejects.toThrow("ENOENT");
+    });
+
+    it("tells which group cannot be joined", async () => {
+      const spec = await withFiles(["pids", "pids.max", "execs/pids.max", "execs/tasks"]);
+      await symlink("/dev/full", join(folder, "pids/tasks"));
+      const refused = await launcher.launch(spec).catch((error: unknown) => error);
+      expect(refused).toMatchObject({ step: "cgroup", errno: 28 });
+      expect(String(refused)).toContain(`${folder}/pids/tasks: No space left on device`);
+      await expect.poll(() => workersIn(spec.dir), { timeout: 15_000 }).toEqual({});
+      await launcher.destroy({ dir: spec.dir, trash: folder, cgroup: null, ids: spec.ids });
+    });
+
+    it("tells that a namespace is refused which the sandbox takes for itself", async () => {
+      // Not of that machine's: it has no right to give those files other owners.
+      const root = { kind: "image", rootfs: (await busyboxRootfs()).dir, shifted: true } as const;
+      const spec = { ...(await withFiles()), root, cgroup: null };
+      const request = join(folder, "request");
+      await writeFile(request, `${JSON.stringify({ op: "launch", id: 1, spec })}\n`);
+      // In a user namespace like the machine's, whose own limit nobody else meets.
+      // Root there is who was mapped before it was executed.
+      const script = `read go; exec sh -c 'echo 0 > /proc/sys/user/max_net_namespaces; exec "$0" one < "$1"' "$0" "$1"`;
+      const args = ["--user", "--mount", "sh", "-c", script, agentBinary("alcove-launch"), request];
+      const child = spawn("unshare", args, { stdio: ["pipe", "pipe", "inherit"] });
+      const told = text(child.stdout);
+      const { user } = await namespacesOf("self");
+      const taken = async () => (await namespacesOf(child.pid as number)).user;
+      await expect.poll(taken, { timeout: 15_000 }).not.toBe(user);
+      for (const map of ["uid_map", "gid_map"])
+        await writeFile(`/proc/${child.pid}/${map}`, "0 0 4294967295");
+      child.stdin.end("\n");
+      const stdout = await told;
+      expect(JSON.parse(stdout.trim())).toMatchObject({
+        ...{ ok: false, step: "clone", errno: 28 },
+        message: expect.stringMatching(/^new namespaces: No space left/),
+      });
+    });
+  },
+);
