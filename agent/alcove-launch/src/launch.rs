@@ -47,6 +47,8 @@ pub struct Begun {
     pub pid: i32,
     pub start_time: u64,
     pub stages: Stages,
+    /// Of one that is nobody's yet: where its host name is set, which nobody inside has the right to.
+    pub names: Option<OwnedFd>,
     go: OwnedFd,
     status: OwnedFd,
     ends: bool,
@@ -70,6 +72,7 @@ impl Begun {
         &mut self,
         spec: &LaunchSpec,
         ready: Option<&Ready>,
+        outside: Option<Outside>,
         sender: &parcels::Sender,
         limits: bool,
         on_socket: impl FnOnce(),
@@ -95,7 +98,8 @@ impl Begun {
             None => None,
         };
         let agent = base.map(|_| overlay::read_only_clone(&spec.agent, true)).transpose()?;
-        let proc = if base.is_some() && spec.proc_outside { Some(proc_from_outside(self.pid)?) } else { None };
+        let proc =
+            outside.as_ref().and_then(|outside| outside.processes.as_ref()).map(proc_from_outside).transpose()?;
         // Where none can be made, as in containers, the machine's are shared.
         let dev = base.and_then(|base| inside::own_devices(base).ok());
         sender.send(Parcel::Furniture, &there(&[(Thing::Agent, &agent), (Thing::Proc, &proc), (Thing::Dev, &dev)]))?;
@@ -107,7 +111,13 @@ impl Begun {
             Some(group) => cgroup::handles(group, spec.limits.exec_group)?,
             None => cgroup::Handles::default(),
         };
-        let root = base.map(|_| make_root(spec, ready, self.pid, &mut self.used)).transpose()?;
+        let root = match outside {
+            Some(Outside { users, names, .. }) => {
+                self.names = names;
+                Some(make_root(spec, ready, &users, &mut self.used)?)
+            }
+            None => None,
+        };
         let mut things = there(&[
             (Thing::Root, &root),
             (Thing::Oom, &handles.oom),
@@ -246,17 +256,39 @@ pub fn begin(
     };
     // What the kernel counts by user, inotify instances for one, is then counted for each sandbox by itself.
     let cloned = match spec.ids {
-        IdsSpec::Range { base, .. } => sys::acting_as(base, clone),
-        _ => clone(),
+        IdsSpec::Range { base, .. } => {
+            sys::acting_as(base, || clone().map(|pid| (pid, Outside::of(pid, spec.proc_outside, !limits).map(Some))))
+        }
+        _ => clone().map(|pid| (pid, Ok(None))),
     };
-    let pid = cloned.at("clone", child::NAMESPACES)?;
+    let (pid, outside) = cloned.at("clone", child::NAMESPACES)?;
     // Only the child's are left: its end is seen by theirs.
     drop((plan, go_reader, status_writer));
     stages.end("clone");
-    let mut begun =
-        Begun { pid, start_time: 0, stages, go: go_writer, status: status_reader, ends: true, used: Vec::new() };
-    begun.provide(spec, ready, &sender, limits, on_socket).map_err(|error| begun.cause_of(error))?;
+    let (go, status) = (go_writer, status_reader);
+    let mut begun = Begun { pid, start_time: 0, stages, names: None, go, status, ends: true, used: Vec::new() };
+    begun.provide(spec, ready, outside?, &sender, limits, on_socket).map_err(|error| begun.cause_of(error))?;
     Ok(begun)
+}
+
+/// Namespaces of the child that something is made in from outside.
+struct Outside {
+    users: OwnedFd,
+    processes: Option<OwnedFd>,
+    names: Option<OwnedFd>,
+}
+
+impl Outside {
+    /// As the user that its namespaces belong to, and before it changes its ids: later, and for root too, it takes the right to look into
+    /// others' processes, which a service in a container has not got.
+    fn of(pid: i32, with_processes: bool, with_names: bool) -> Result<Self> {
+        let opened = |kind: &str, what: &str| {
+            sys::open_path_at(libc::AT_FDCWD, &format!("/proc/{pid}/ns/{kind}"), libc::O_RDONLY, 0).at("clone", what)
+        };
+        let processes = with_processes.then(|| opened("pid", "its namespace of processes")).transpose()?;
+        let names = with_names.then(|| opened("uts", "its namespace of names")).transpose()?;
+        Ok(Self { users: opened("user", "its namespace of users")?, processes, names })
+    }
 }
 
 /// Of a child, as flags: those that it is cloned with, and those that it takes for itself while the rest is made. A network of its own takes
@@ -268,8 +300,8 @@ struct Namespaces {
 
 impl Namespaces {
     fn of(spec: &LaunchSpec) -> Self {
-        let mut cloned = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID;
-        let mut taken = Taken { at_once: libc::CLONE_NEWIPC | libc::CLONE_NEWUTS, in_groups: 0 };
+        let mut cloned = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWUTS;
+        let mut taken = Taken { at_once: libc::CLONE_NEWIPC, in_groups: 0 };
         match spec.network {
             Network::Host => {}
             // Looked for before the child is waited for.
@@ -315,7 +347,7 @@ fn unprotected(score: &str) -> &str {
     if score.starts_with('-') { "0" } else { score }
 }
 
-fn make_root(spec: &LaunchSpec, ready: Option<&Ready>, pid: i32, used: &mut Vec<OwnedFd>) -> Result<OwnedFd> {
+fn make_root(spec: &LaunchSpec, ready: Option<&Ready>, users: &OwnedFd, used: &mut Vec<OwnedFd>) -> Result<OwnedFd> {
     let IdsSpec::Range { base, count } = spec.ids else {
         return Err(StepError::new("overlay", "only a rooted launch mounts from outside"));
     };
@@ -325,7 +357,7 @@ fn make_root(spec: &LaunchSpec, ready: Option<&Ready>, pid: i32, used: &mut Vec<
             Some(ready) => ready.mount.try_clone().at("disk", "descriptor")?,
             None => disk::make(template, disk::IMAGE)?,
         };
-        if let Some(root) = layered_on(&disk, &spec.root, base, pid, used)? {
+        if let Some(root) = layered_on(&disk, &spec.root, base, users, used)? {
             return Ok(root);
         }
         disk::enter(&disk)?;
@@ -335,16 +367,16 @@ fn make_root(spec: &LaunchSpec, ready: Option<&Ready>, pid: i32, used: &mut Vec<
     }
     let root = match &spec.root {
         RootSpec::Host { skeleton, copy: true } => overlay::copied(skeleton, base, count)?,
-        RootSpec::Host { skeleton: lower, copy: false } => layered(lower, base, pid, false, used)?,
-        RootSpec::Image { rootfs: lower, shifted } => layered(lower, base, pid, *shifted, used)?,
+        RootSpec::Host { skeleton: lower, copy: false } => layered(lower, base, users, false, used)?,
+        RootSpec::Image { rootfs: lower, shifted } => layered(lower, base, users, *shifted, used)?,
     };
     std::env::set_current_dir(&record).at("disk", record.display())?;
     Ok(root)
 }
 
-fn layered(lower: &str, base: u32, pid: i32, shifted: bool, used: &mut Vec<OwnedFd>) -> Result<OwnedFd> {
+fn layered(lower: &str, base: u32, users: &OwnedFd, shifted: bool, used: &mut Vec<OwnedFd>) -> Result<OwnedFd> {
     overlay::make_layers(libc::AT_FDCWD, Some(base))?;
-    overlay::rooted(lower, pid, shifted, used)
+    overlay::rooted(lower, users, shifted, used)
 }
 
 /// The shortest way, where the kernel has it: nothing is attached, and nobody needs a mount namespace for it.
@@ -352,7 +384,7 @@ fn layered_on(
     disk: &OwnedFd,
     root: &RootSpec,
     base: u32,
-    pid: i32,
+    users: &OwnedFd,
     used: &mut Vec<OwnedFd>,
 ) -> Result<Option<OwnedFd>> {
     let (lower, shifted) = match root {
@@ -361,15 +393,13 @@ fn layered_on(
         RootSpec::Image { rootfs, shifted } => (rootfs, *shifted),
     };
     overlay::make_layers(disk.as_raw_fd(), Some(base))?;
-    overlay::rooted_on(disk, lower, pid, shifted, used)
+    overlay::rooted_on(disk, lower, users, shifted, used)
 }
 
 /// A detached procfs of the sandbox's process namespace, made from outside of its user namespace: by a process that
 /// enters only the former, and shares our descriptors.
-fn proc_from_outside(pid: i32) -> Result<OwnedFd> {
+fn proc_from_outside(namespace: &OwnedFd) -> Result<OwnedFd> {
     const STEP: &str = "proc";
-    let namespace = sys::open_path_at(libc::AT_FDCWD, &format!("/proc/{pid}/ns/pid"), libc::O_RDONLY, 0)
-        .at(STEP, "process namespace")?;
     let (reader, writer) = sys::pipe().at(STEP, "pipe")?;
     let shared = libc::CLONE_FILES as u64;
     if sys::clone_process(shared, None).at(STEP, "clone")? == 0 {
@@ -487,7 +517,7 @@ mod tests {
         let outbound = serde_json::json!({ "slirp": "", "allow": [], "connections": 1, "mbit": 0 });
         let v2 = serde_json::json!({ "version": 2, "dirs": [] });
         let (net, group) = (libc::CLONE_NEWNET, libc::CLONE_NEWCGROUP);
-        let small = libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+        let small = libc::CLONE_NEWIPC;
         for (change, all, at_once, in_groups) in [
             (serde_json::json!({}), ALL, small | net, group),
             (serde_json::json!({ "network": "host" }), ALL & !net, small, group),
@@ -516,8 +546,16 @@ mod tests {
             let (go, status) = (sys::pipe().expect("a pipe"), sys::pipe().expect("a pipe"));
             sys::write_all(status.1.as_raw_fd(), said.as_bytes()).expect("written");
             let stages = Stages { since: Instant::now(), done: Vec::new() };
-            let begun =
-                Begun { pid: 0, start_time: 0, stages, go: go.1, status: status.0, ends: false, used: Vec::new() };
+            let begun = Begun {
+                pid: 0,
+                start_time: 0,
+                stages,
+                names: None,
+                go: go.1,
+                status: status.0,
+                ends: false,
+                used: Vec::new(),
+            };
             let writer = Some(status.1).filter(|_| !ended);
             assert_eq!(begun.cause_of(network()).step, step, "{said}");
             drop(writer);

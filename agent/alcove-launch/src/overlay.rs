@@ -87,12 +87,12 @@ fn escaped(path: &str) -> String {
     path.replace('\\', "\\\\").replace(':', "\\:").replace(',', "\\,")
 }
 
-/// The overlay of a rooted service, detached, with the layers of the working directory. `pid` lives in the user namespace
-/// that owns the ids.
+/// The overlay of a rooted service, detached, with the layers of the working directory. `users` is the
+/// namespace that owns the ids.
 ///
 /// `shifted`: the files belong to the sandbox's ids already. `used`: see `Begun`.
-pub fn rooted(lower: &str, pid: i32, shifted: bool, used: &mut Vec<OwnedFd>) -> Result<OwnedFd> {
-    let lower_clone = lower_clone(lower, pid, shifted)?;
+pub fn rooted(lower: &str, users: &OwnedFd, shifted: bool, used: &mut Vec<OwnedFd>) -> Result<OwnedFd> {
+    let lower_clone = lower_clone(lower, users, shifted)?;
     let overlay = match by_descriptor(&lower_clone, None) {
         Ok(overlay) => overlay,
         // Before Linux 6.8 a layer cannot be given as a descriptor.
@@ -110,11 +110,11 @@ pub fn rooted(lower: &str, pid: i32, shifted: bool, used: &mut Vec<OwnedFd>) -> 
 pub fn rooted_on(
     layers: &OwnedFd,
     lower: &str,
-    pid: i32,
+    users: &OwnedFd,
     shifted: bool,
     used: &mut Vec<OwnedFd>,
 ) -> Result<Option<OwnedFd>> {
-    let lower_clone = lower_clone(lower, pid, shifted)?;
+    let lower_clone = lower_clone(lower, users, shifted)?;
     let mut opened = Vec::new();
     for (name, _) in LAYERS {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
@@ -128,18 +128,16 @@ pub fn rooted_on(
     Ok(overlay)
 }
 
-fn lower_clone(lower: &str, pid: i32, shifted: bool) -> Result<OwnedFd> {
-    if shifted { read_only_clone(lower, true) } else { idmapped_clone(lower, pid) }
+fn lower_clone(lower: &str, users: &OwnedFd, shifted: bool) -> Result<OwnedFd> {
+    if shifted { read_only_clone(lower, true) } else { idmapped_clone(lower, users) }
 }
 
-fn idmapped_clone(lower: &str, pid: i32) -> Result<OwnedFd> {
-    let namespace = sys::open_path_at(libc::AT_FDCWD, &format!("/proc/{pid}/ns/user"), libc::O_RDONLY, 0)
-        .at(STEP, "user namespace")?;
+fn idmapped_clone(lower: &str, users: &OwnedFd) -> Result<OwnedFd> {
     let clone = sys::open_tree(libc::AT_FDCWD, lower, sys::OPEN_TREE_CLONE).at(STEP, lower)?;
     let attributes = MountAttr {
         set: sys::MOUNT_ATTR_IDMAP | sys::MOUNT_ATTR_RDONLY | NOSUID_NODEV,
         propagation: sys::PRIVATE,
-        userns_fd: namespace.as_raw_fd() as u64,
+        userns_fd: users.as_raw_fd() as u64,
         ..MountAttr::default()
     };
     sys::mount_setattr(clone.as_raw_fd(), 0, &attributes).at("idmap", format!("idmapped mount of {lower}"))?;

@@ -143,8 +143,6 @@ impl Parked {
 pub struct Place<'a> {
     pub spec: &'a LaunchSpec,
     pub begun: Begun,
-    /// The namespace of its host name, which nobody inside has the right to set.
-    names: OwnedFd,
     socket: OwnedFd,
 }
 
@@ -163,7 +161,6 @@ impl Debt {
 pub fn prepare<'a>(spec: &'a LaunchSpec, ready: Option<&Ready>, socket: OwnedFd, launcher: i32) -> Result<Place<'a>> {
     let mut begun = launch::begin(spec, ready, None, || ())?;
     begun.parked()?;
-    let names = sys::host_names_of(begun.pid).at(STEP, "the sandbox's host name")?;
     // For the record of whose it is.
     sys::prepare_file(libc::AT_FDCWD, folder::RECORD).at("directory", folder::RECORD)?;
     // It waits for long now: once more, whatever the kernel has forgotten meanwhile.
@@ -171,7 +168,7 @@ pub fn prepare<'a>(spec: &'a LaunchSpec, ready: Option<&Ready>, socket: OwnedFd,
     // Some kernels want layers at a path, which is made in mounts of this process's own: copies of all of the machine's, and
     // what the machine unmounts while this waits would stay in use.
     sys::share_mounts_of(launcher).at(STEP, "mount namespace")?;
-    Ok(Place { spec, begun, names, socket })
+    Ok(Place { spec, begun, socket })
 }
 
 impl Place<'_> {
@@ -204,14 +201,14 @@ impl Place<'_> {
     }
 
     pub fn claim(self, spec: &ClaimSpec) -> (Result<Launched>, Debt) {
-        let Self { spec: made, begun, names, socket } = self;
-        (claim(made, begun, &names, spec), Debt(socket))
+        let Self { spec: made, begun, socket } = self;
+        (claim(made, begun, spec), Debt(socket))
     }
 }
 
 /// Limits first, so that nothing of anybody's runs without; then the ids, before a directory says whose they are; the record, which undoes either; then the name, by which it is
 /// somebody's; the agent hears of it last.
-fn claim(prepared: &LaunchSpec, mut begun: Begun, names: &OwnedFd, spec: &ClaimSpec) -> Result<Launched> {
+fn claim(prepared: &LaunchSpec, mut begun: Begun, spec: &ClaimSpec) -> Result<Launched> {
     let owned = &spec.owned;
     // What it says of itself in /proc and /dev/shm, and what its agent is told, was made for these.
     if prepared.limits != owned.limits {
@@ -228,6 +225,7 @@ fn claim(prepared: &LaunchSpec, mut begun: Begun, names: &OwnedFd, spec: &ClaimS
     folder::exchange_record(&spec.record)?;
     sys::rename_new(&prepared.dir, &spec.dir).at("directory", &spec.dir)?;
     begun.stages.end("record");
+    let names = begun.names.take().ok_or_else(|| StepError::new("inside", "only a rooted sandbox is prepared"))?;
     sys::set_hostname_in(names.as_raw_fd(), &owned.hostname).at("inside", "hostname")?;
     begun.release(matches!(prepared.root, RootSpec::Image { .. }).then_some(owned.hostname.as_str()))
 }

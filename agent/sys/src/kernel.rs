@@ -248,11 +248,6 @@ pub fn rename_at(dir: RawFd, from: &str, to: &str) -> io::Result<()> {
     check(unsafe { libc::renameat(dir, from.as_ptr(), dir, to.as_ptr()) } as libc::c_long).map(drop)
 }
 
-/// Where the name of the machine that a child of this process sees is set: see `set_hostname_in`.
-pub fn host_names_of(child: i32) -> io::Result<OwnedFd> {
-    open_path_at(libc::AT_FDCWD, &format!("/proc/{child}/ns/uts"), libc::O_RDONLY, 0)
-}
-
 /// Names the machine that processes of a namespace see, told by a descriptor of it, or of a process that is in it. This process
 /// sees that one as well from then on.
 pub fn set_hostname_in(namespace: RawFd, name: &str) -> io::Result<()> {
@@ -390,12 +385,20 @@ pub fn private_mounts() -> io::Result<()> {
     std::env::set_current_dir(here)
 }
 
-/// Goes back from a mount namespace of this process's own to that of another process, into the same working directory.
+/// Goes back from a mount namespace of this process's own, where it has one, to that of another process, into the same working directory.
 pub fn share_mounts_of(pid: i32) -> io::Result<()> {
+    let theirs = format!("/proc/{pid}/ns/mnt");
+    if std::fs::read_link(&theirs)? == std::fs::read_link("/proc/self/ns/mnt")? {
+        return Ok(());
+    }
     let here = std::env::current_dir()?;
-    let namespace = open_path_at(libc::AT_FDCWD, &format!("/proc/{pid}/ns/mnt"), libc::O_RDONLY, 0)?;
+    let namespace = open_path_at(libc::AT_FDCWD, &theirs, libc::O_RDONLY, 0)?;
     // SAFETY: a descriptor of ours.
-    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) } as libc::c_long)?;
+    match check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) } as libc::c_long) {
+        // It takes the right to change roots too, which a service in a container has not got. It stays with its copy there, of few mounts.
+        Err(error) if errno_is(&error, libc::EPERM) => return Ok(()),
+        other => other.map(drop)?,
+    }
     std::env::set_current_dir(here)
 }
 

@@ -139,6 +139,22 @@ await describeWith(
       await launcher.destroy({ dir: spec.dir, trash: folder, cgroup: null, ids: spec.ids });
     });
 
+    it("needs no right to look into others' processes, as a service in a container has none", async () => {
+      const rights = ["chown", "dac_override", "fowner", "kill", "setgid", "setuid", "sys_admin"];
+      const binary = join(folder, "launcher");
+      const bound = `-all,${rights.map((right) => `+${right}`).join(",")}`;
+      const real = agentBinary("alcove-launch");
+      const script = `#!/bin/sh\nexec setpriv --bounding-set ${bound} --inh-caps=-all --no-new-privs ${real} "$@"\n`;
+      await writeFile(binary, script, { mode: 0o755 });
+      await using limited = new Launcher({ binary, logger: silentLogger });
+      const spec = { ...(await withFiles()), cgroup: null };
+      for (const make of ["launch", "prepare"] as const) {
+        const { pid } = await limited[make](spec);
+        await expectOwn(pid);
+        await limited.destroy({ dir: spec.dir, trash: folder, cgroup: null, ids: spec.ids });
+      }
+    });
+
     it.each([
       ["groups", ["pids"], "pids/tasks"],
       ["root", ["memory", "tasks"], "memory/execs/memory.oom_control"],
