@@ -35,6 +35,8 @@ const FIRST_OUT_OF_THE_WAY: libc::c_int = 100;
 
 pub struct Plan<'a> {
     pub spec: &'a LaunchSpec,
+    /// The processor of the parent when it made this one.
+    pub maker_at: Option<usize>,
     /// None: its agent waits until it is told.
     pub owned: Option<Owned>,
     pub taken: Taken,
@@ -72,6 +74,10 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
         unsafe { libc::close(fd) };
     }
     sys::set_death_signal(libc::SIGKILL).at("inside", "death signal")?;
+    // The parent goes on meanwhile. Where it is refused it does so later.
+    if let Some(processor) = plan.maker_at.filter(|at| sys::processor().is_ok_and(|here| here == *at)) {
+        let _ = sys::leave_processor(0, processor);
+    }
     take(plan.taken.at_once)?;
 
     let mut groups = plan.parcels.take(Parcel::Groups)?;

@@ -238,8 +238,10 @@ pub fn begin(
     let (status_reader, status_writer) = sys::pipe().at("clone", "pipe")?;
     let (sender, receiver) = parcels::channel().at("clone", "socketpair")?;
     let namespaces = Namespaces::of(spec);
+    let here = sys::processor().ok();
     let mut plan = Plan {
         spec,
+        maker_at: here,
         owned,
         taken: namespaces.taken,
         go: go_reader.as_raw_fd(),
@@ -262,6 +264,10 @@ pub fn begin(
         _ => clone().map(|pid| (pid, Ok(None))),
     };
     let (pid, outside) = cloned.at("clone", child::NAMESPACES)?;
+    // Both halves try, since either may run first; where it is refused one waits for the other, as long as that works.
+    if let Some(here) = here {
+        let _ = sys::leave_processor(pid, here);
+    }
     // Only the child's are left: its end is seen by theirs.
     drop((plan, go_reader, status_writer));
     stages.end("clone");

@@ -1,0 +1,52 @@
+//! Who leaves a processor goes on elsewhere and keeps the right to all.
+
+/// The processors that this thread may use.
+fn allowed() -> Vec<usize> {
+    // SAFETY: the set is alive through the calls, and as large as is said.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &mut set), 0);
+        (0..libc::CPU_SETSIZE as usize).filter(|&number| libc::CPU_ISSET(number, &set)).collect()
+    }
+}
+
+fn use_only(processors: &[usize]) {
+    // SAFETY: as above.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for &number in processors {
+            libc::CPU_SET(number, &mut set);
+        }
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
+    }
+}
+
+#[test]
+fn a_thread_that_leaves_a_processor_goes_on_elsewhere_and_may_come_back() {
+    let all = allowed();
+    let [first, _second, ..] = all[..] else {
+        eprintln!("skipped: one processor alone");
+        return;
+    };
+    // From wherever it was, on a machine that moves it by itself now and then: a few attempts tell.
+    let left = (0..20).any(|_| {
+        use_only(&[first]);
+        use_only(&all);
+        alcove_sys::leave_processor(0, first).expect("moved");
+        alcove_sys::processor().expect("a number") != first
+    });
+    assert!(left);
+    assert_eq!(allowed(), all);
+}
+
+#[test]
+fn a_thread_with_one_processor_stays_there() {
+    std::thread::spawn(|| {
+        let [first, ..] = allowed()[..] else { panic!("none") };
+        use_only(&[first]);
+        alcove_sys::leave_processor(0, first).expect("nothing to do");
+        assert_eq!(allowed(), [first]);
+    })
+    .join()
+    .expect("joined");
+}
