@@ -223,9 +223,9 @@ impl Monitor {
     fn supervise(&mut self, job: &[u8], fds: [RawFd; MAX_FDS], join: &[RawFd]) {
         let (started, prompt) = Plan::decode(job, fds, join).map_or(
             (Report::Failed { stage: Stage::Setup, errno: libc::EINVAL, pid: 0 }, true),
-            |plan| {
+            |mut plan| {
                 self.write_score(&self.scores[0]);
-                (command::start(&plan, &mut self.stack), plan.prompt)
+                (command::start(&mut plan, &mut self.stack), plan.prompt)
             },
         );
         // The child changed its ids in memory that it shared, which decides who may look into it.

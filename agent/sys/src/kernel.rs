@@ -488,35 +488,6 @@ pub fn ask_for_short_slices(thread: i32) {
     }
 }
 
-/// The processor that this thread runs on.
-pub fn processor() -> io::Result<usize> {
-    // SAFETY: no arguments.
-    check(unsafe { libc::sched_getcpu() } as libc::c_long).map(|number| number as usize)
-}
-
-/// Has a thread that is on a processor go on, or begin, on another one, where this one may use others. A new process is left on its maker's
-/// mostly and waits there until that sleeps, or has it wait; where few are left to choose from, a free one too. From then on it may run
-/// wherever it might before.
-/// @param thread 0: this one.
-pub fn leave_processor(thread: i32, processor: usize) -> io::Result<()> {
-    // SAFETY: the sets are alive through the calls, and as large as is said.
-    unsafe {
-        let mut all: libc::cpu_set_t = std::mem::zeroed();
-        let size = size_of_val(&all);
-        check(libc::sched_getaffinity(0, size, &mut all) as libc::c_long)?;
-        let mut others = all;
-        if processor < libc::CPU_SETSIZE as usize {
-            libc::CPU_CLR(processor, &mut others);
-        }
-        if libc::CPU_COUNT(&others) == 0 {
-            return Ok(());
-        }
-        // One that is elsewhere stays there.
-        check(libc::sched_setaffinity(thread, size, &others) as libc::c_long)?;
-        check(libc::sched_setaffinity(thread, size, &all) as libc::c_long).map(drop)
-    }
-}
-
 /// What Landlock refuses to this thread and all it starts is recorded in no log of the machine: programs may confine themselves,
 /// and each file they are refused then would be a record there. An error where the kernel records nothing of it (before Linux 6.15).
 /// Needs no_new_privs to be set already.

@@ -7,6 +7,7 @@ pub mod held;
 mod kernel;
 mod machine;
 mod network;
+mod processors;
 mod vsock;
 
 pub use descriptors::*;
@@ -14,4 +15,5 @@ pub use etc::*;
 pub use kernel::*;
 pub use machine::*;
 pub use network::*;
+pub use processors::*;
 pub use vsock::*;

@@ -10,20 +10,41 @@ pub const STACK_WORDS: usize = 64 * 1024 / 8;
 
 /// Starts the command as `vfork` would: the child borrows this process's memory until it executes the program, so nothing
 /// is copied, and its failures are simply left in the plan.
-pub fn start(plan: &Plan, stack: &mut [u64]) -> Report {
+pub fn start(plan: &mut Plan, stack: &mut [u64]) -> Report {
+    plan.processors = stay();
+    let pid = clone(plan, stack);
+    let report = match (pid, plan.failure.get()) {
+        (-1, _) => Report::Failed { stage: Stage::Fork, errno: sys::errno(), pid: 0 },
+        (_, (_, 0)) => Report::Started { pid },
+        (_, (stage, errno)) => Report::Failed { stage, errno, pid },
+    };
+    if let Some(all) = &plan.processors {
+        // What was allowed is, or the kernel has given others in its place.
+        let _ = all.give_to(0);
+    }
+    report
+}
+
+/// Has what this process starts begin on its own processor, which is free from then on: the kernel looks for the one with the least to do, and
+/// beside programs that use all of theirs the child waits there for its turn, three milliseconds of a command of one.
+/// @returns those that it may use, which are to be given back to both; none where nothing has changed.
+fn stay() -> Option<sys::Processors> {
+    // Below a path translator each call is a stop of its own.
+    if sys::compat() {
+        return None;
+    }
+    let all = sys::Processors::of_this_thread().ok()?;
+    sys::Processors::only(sys::processor().ok()?).give_to(0).ok()?;
+    Some(all)
+}
+
+fn clone(plan: &Plan, stack: &mut [u64]) -> i32 {
     // SAFETY: the child runs on its own stack, calls nothing but system calls, and this process stands still until it has
     // executed its program or ended. What it writes of the plan is in cells.
-    let pid = unsafe {
+    unsafe {
         let top = stack.as_mut_ptr_range().end.cast();
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
         libc::clone(child, top, flags, ptr::from_ref(plan).cast_mut().cast())
-    };
-    if pid < 0 {
-        return Report::Failed { stage: Stage::Fork, errno: sys::errno(), pid: 0 };
-    }
-    match plan.failure.get() {
-        (_, 0) => Report::Started { pid },
-        (stage, errno) => Report::Failed { stage, errno, pid },
     }
 }
 
@@ -54,7 +75,13 @@ unsafe fn become_command(plan: &Plan) -> (Stage, i32) {
             }
         };
     }
-    // First of all, and not without: whatever it starts is in there too.
+    // A program asks at its beginning how many there are. None of them is allowed any more where that is changed right now: then it has others.
+    if let Some(Err(error)) = plan.processors.as_ref().map(|all| all.give_to(0)) {
+        if !sys::errno_is(&error, libc::EINVAL) {
+            return (Stage::Setup, sys::errno());
+        }
+    }
+    // Before it is anything else, and not without: whatever it starts is in there too.
     for fd in &plan.join {
         must!(libc::write(*fd, b"0".as_ptr().cast(), 1) as libc::c_int);
     }

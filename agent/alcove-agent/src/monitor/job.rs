@@ -2,6 +2,7 @@
 
 use super::MAX_FDS;
 use super::report::Stage;
+use crate::sys;
 use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::ptr;
@@ -62,6 +63,8 @@ pub struct Plan {
     pub fds: [RawFd; MAX_FDS],
     /// Files to join control groups by.
     pub join: Vec<RawFd>,
+    /// What the command may use, where its monitor keeps to fewer for the start.
+    pub processors: Option<sys::Processors>,
     /// What went wrong in the child, which writes here while this process stands still.
     pub failure: Cell<(Stage, i32)>,
 }
@@ -110,6 +113,20 @@ impl Plan {
         script.extend(argv.iter().skip(1).map(|arg| Cell::new(*arg)));
         let ids = (uid != u32::MAX).then_some((uid, gid, groups));
         let failure = Cell::new((Stage::Setup, 0));
-        Some(Plan { argv, env, programs, script, cwd, ids, tty, caps, prompt, fds, join: join.to_vec(), failure })
+        Some(Plan {
+            argv,
+            env,
+            programs,
+            script,
+            cwd,
+            ids,
+            tty,
+            caps,
+            prompt,
+            fds,
+            join: join.to_vec(),
+            processors: None,
+            failure,
+        })
     }
 }

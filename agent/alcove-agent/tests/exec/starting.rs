@@ -46,6 +46,21 @@ fn a_command_starts_clean() {
 }
 
 #[test]
+fn commands_may_use_every_processor_that_the_agent_may() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let own = std::fs::read_to_string("/proc/self/status").expect("own status");
+    let allowed = |text: &str| text.lines().find(|line| line.starts_with("Cpus_allowed:")).map(str::to_owned);
+    // Of one monitor, which keeps to one processor for each start.
+    for id in ["a", "b", "c"] {
+        let text = client.shell(id, "cat /proc/self/status");
+        assert_eq!(allowed(&text), allowed(&own));
+    }
+    let text = client.shell("d", "cat /proc/$PPID/status");
+    assert_eq!(allowed(&text), allowed(&own), "its monitor");
+}
+
+#[test]
 fn programs_that_cannot_run_end_at_once() {
     let agent = TestAgent::start();
     let mut client = agent.client();

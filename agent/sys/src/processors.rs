@@ -1,0 +1,72 @@
+//! On which processors threads run.
+
+use std::io;
+
+use crate::check;
+
+/// Some of the machine's processors.
+#[derive(Clone, Copy)]
+pub struct Processors(libc::cpu_set_t);
+
+impl Processors {
+    /// Those that this thread may use.
+    pub fn of_this_thread() -> io::Result<Self> {
+        // SAFETY: the set is alive through the call, and as large as is said.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            check(libc::sched_getaffinity(0, size_of_val(&set), &mut set) as libc::c_long)?;
+            Ok(Self(set))
+        }
+    }
+
+    pub fn only(processor: usize) -> Self {
+        // SAFETY: a set without any is valid.
+        let mut only = Self(unsafe { std::mem::zeroed() });
+        if processor < libc::CPU_SETSIZE as usize {
+            // SAFETY: it is in range.
+            unsafe { libc::CPU_SET(processor, &mut only.0) };
+        }
+        only
+    }
+
+    fn without(mut self, processor: usize) -> Self {
+        if processor < libc::CPU_SETSIZE as usize {
+            // SAFETY: it is in range.
+            unsafe { libc::CPU_CLR(processor, &mut self.0) };
+        }
+        self
+    }
+
+    fn is_empty(&self) -> bool {
+        // SAFETY: plain count.
+        unsafe { libc::CPU_COUNT(&self.0) == 0 }
+    }
+
+    /// Async-signal-safe.
+    /// @param thread 0: this one.
+    pub fn give_to(&self, thread: i32) -> io::Result<()> {
+        // SAFETY: the set is alive through the call, and as large as is said.
+        check(unsafe { libc::sched_setaffinity(thread, size_of_val(&self.0), &self.0) } as libc::c_long).map(drop)
+    }
+}
+
+/// The processor that this thread runs on.
+pub fn processor() -> io::Result<usize> {
+    // SAFETY: no arguments.
+    check(unsafe { libc::sched_getcpu() } as libc::c_long).map(|number| number as usize)
+}
+
+/// Has a thread that is on a processor go on, or begin, on another one, where this one may use others. A new process is left on its maker's
+/// mostly and waits there until that sleeps, or has it wait; where few are left to choose from, beside a free one too. From then on it may
+/// run wherever it might before.
+/// @param thread 0: this one.
+pub fn leave_processor(thread: i32, processor: usize) -> io::Result<()> {
+    let all = Processors::of_this_thread()?;
+    let others = all.without(processor);
+    if others.is_empty() {
+        return Ok(());
+    }
+    // One that is elsewhere stays there.
+    others.give_to(thread)?;
+    all.give_to(thread)
+}
