@@ -10,9 +10,9 @@ export function bashCompletion(places: readonly Place[]): string {
   return `# Completion of ${name} for bash: source <(${name} completion bash)
 _${name}() {
   local cur=\${COMP_WORDS[COMP_CWORD]} prev=\${COMP_WORDS[COMP_CWORD - 1]} at=${name} words= value= n=0 i
-  # Which command it is, and how many arguments of it stand before the cursor.
+  # Which command it is, and how many arguments of it stand before the cursor. What is behind a "=" or ":" is a word of its own.
   for ((i = 1; i < COMP_CWORD; i++)); do
-    if [[ \${COMP_WORDS[i]} == = ]]; then value=1; continue
+    if [[ \${COMP_WORDS[i]} == [=:]* ]]; then value=1; continue
     elif [[ $value ]]; then value=; continue
     fi
     case "$at \${COMP_WORDS[i]}" in

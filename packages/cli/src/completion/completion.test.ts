@@ -34,9 +34,11 @@ const shells: Tried[] = [
     shell: "bash",
     args: ["--norc", "-c"],
     script: bashCompletion(places),
-    // To bash "--option=value" is three words, or two while there is no value.
+    // To bash "--option=value" is three words, or two while there is no value, and "name:/path" three.
     ask: (words) => {
-      const split = words.flatMap((word) => word.split(/(=)/).filter((part, at) => part !== "" || at === 0));
+      const split = words.flatMap((word) =>
+        word.split(/([=:]+)/).filter((part, at) => part !== "" || at === 0),
+      );
       return `COMP_WORDS=(${split.map((word) => `'${word}'`).join(" ")}); COMP_CWORD=${split.length - 1}; _alcove; printf '%s\\n' "\${COMPREPLY[@]}"`;
     },
   },
@@ -109,6 +111,8 @@ for (const { shell, args, script, ask } of shells) {
       it("names them where they are meant, and not again behind that", () => {
         expect(complete("kill", "sb-one", "-q", "w")).toEqual(["web"]);
         expect(complete("cp", "-r", "/tmp/a", "w")).toEqual(["web"]);
+        expect(complete("cp", "web:/tmp/a", "w")).toEqual(["web"]);
+        expect(complete("exec", "--url", "http://127.0.0.1:7423", "w")).toEqual(["web"]);
         for (const words of [
           ["exec", "sb-one"],
           ["exec", "--timeout", "30s", "sb-one", "ls"],
