@@ -93,6 +93,8 @@ struct Monitor {
     buffer: Vec<u8>,
     /// Nobody else has its user id.
     alone: bool,
+    /// What it and its commands may use, where it keeps to one of them for each start.
+    processors: Option<sys::Processors>,
 }
 
 const FIRST_BUFFER: usize = 8 * 1024;
@@ -205,6 +207,8 @@ fn run(socket: OwnedFd, first: Option<First<'_>>, settings: Settings) -> ! {
         stack: vec![0; command::STACK_WORDS],
         buffer: Vec::new(),
         alone,
+        // Below a path translator each call is a stop of its own.
+        processors: if sys::compat() { None } else { sys::Processors::to_give_back().ok() },
     };
     if let Some((job, fds, join)) = first {
         monitor.supervise(job, fds, join);
@@ -225,7 +229,7 @@ impl Monitor {
             (Report::Failed { stage: Stage::Setup, errno: libc::EINVAL, pid: 0 }, true),
             |mut plan| {
                 self.write_score(&self.scores[0]);
-                (command::start(&mut plan, &mut self.stack), plan.prompt)
+                (command::start(&mut plan, self.processors, &mut self.stack), plan.prompt)
             },
         );
         // The child changed its ids in memory that it shared, which decides who may look into it.

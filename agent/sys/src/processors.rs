@@ -19,6 +19,33 @@ impl Processors {
         }
     }
 
+    /// What this thread is given back when it has kept to fewer: all of the machine's where nobody has chosen some for it, by `taskset` say. What
+    /// a thread was given by number it keeps for good, and all that it starts, also when its groups are allowed more later.
+    pub fn to_give_back() -> io::Result<Self> {
+        let now = Self::of_this_thread()?;
+        let all = Self::all();
+        all.give_to(0)?;
+        if Self::of_this_thread()?.is_same(&now) {
+            return Ok(all);
+        }
+        now.give_to(0)?;
+        Ok(now)
+    }
+
+    fn all() -> Self {
+        // SAFETY: a set without any is valid, and each number is in range.
+        unsafe {
+            let mut all: libc::cpu_set_t = std::mem::zeroed();
+            (0..libc::CPU_SETSIZE as usize).for_each(|processor| libc::CPU_SET(processor, &mut all));
+            Self(all)
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        // SAFETY: plain comparison.
+        unsafe { libc::CPU_EQUAL(&self.0, &other.0) }
+    }
+
     pub fn only(processor: usize) -> Self {
         // SAFETY: a set without any is valid.
         let mut only = Self(unsafe { std::mem::zeroed() });
@@ -61,11 +88,11 @@ pub fn processor() -> io::Result<usize> {
 /// run wherever it might before.
 /// @param thread 0: this one.
 pub fn leave_processor(thread: i32, processor: usize) -> io::Result<()> {
-    let all = Processors::of_this_thread()?;
-    let others = all.without(processor);
+    let others = Processors::of_this_thread()?.without(processor);
     if others.is_empty() {
         return Ok(());
     }
+    let all = Processors::to_give_back()?;
     // One that is elsewhere stays there.
     others.give_to(thread)?;
     all.give_to(thread)

@@ -40,6 +40,22 @@ fn a_thread_that_leaves_a_processor_goes_on_elsewhere_and_may_come_back() {
 }
 
 #[test]
+fn what_a_thread_is_given_back_keeps_what_was_chosen_for_it_and_nothing_else_to_few() {
+    std::thread::spawn(|| {
+        let all = allowed();
+        let given_back = || alcove_sys::Processors::to_give_back().expect("some").give_to(0).expect("given");
+        given_back();
+        assert_eq!(allowed(), all);
+        use_only(&all[..1]);
+        given_back();
+        // With one processor alone there is nothing to choose.
+        assert_eq!(allowed(), all[..1]);
+    })
+    .join()
+    .expect("joined");
+}
+
+#[test]
 fn a_thread_with_one_processor_stays_there() {
     std::thread::spawn(|| {
         let [first, ..] = allowed()[..] else { panic!("none") };

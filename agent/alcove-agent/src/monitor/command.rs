@@ -10,8 +10,9 @@ pub const STACK_WORDS: usize = 64 * 1024 / 8;
 
 /// Starts the command as `vfork` would: the child borrows this process's memory until it executes the program, so nothing
 /// is copied, and its failures are simply left in the plan.
-pub fn start(plan: &mut Plan, stack: &mut [u64]) -> Report {
-    plan.processors = stay();
+/// @param all what both may use afterwards; none where it is to begin anywhere.
+pub fn start(plan: &mut Plan, all: Option<sys::Processors>, stack: &mut [u64]) -> Report {
+    plan.processors = all.filter(|_| stay().is_ok());
     let pid = clone(plan, stack);
     let report = match (pid, plan.failure.get()) {
         (-1, _) => Report::Failed { stage: Stage::Fork, errno: sys::errno(), pid: 0 },
@@ -27,15 +28,8 @@ pub fn start(plan: &mut Plan, stack: &mut [u64]) -> Report {
 
 /// Has what this process starts begin on its own processor, which is free from then on: the kernel looks for the one with the least to do, and
 /// beside programs that use all of theirs the child waits there for its turn, three milliseconds of a command of one.
-/// @returns those that it may use, which are to be given back to both; none where nothing has changed.
-fn stay() -> Option<sys::Processors> {
-    // Below a path translator each call is a stop of its own.
-    if sys::compat() {
-        return None;
-    }
-    let all = sys::Processors::of_this_thread().ok()?;
-    sys::Processors::only(sys::processor().ok()?).give_to(0).ok()?;
-    Some(all)
+fn stay() -> std::io::Result<()> {
+    sys::Processors::only(sys::processor()?).give_to(0)
 }
 
 fn clone(plan: &Plan, stack: &mut [u64]) -> i32 {

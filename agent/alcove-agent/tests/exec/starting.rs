@@ -61,6 +61,39 @@ fn commands_may_use_every_processor_that_the_agent_may() {
 }
 
 #[test]
+fn commands_may_use_processors_that_are_allowed_later() {
+    std::thread::spawn(|| {
+        let group = format!("/sys/fs/cgroup/cpuset/alcove-test-{}", std::process::id());
+        let of_all = |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/cpuset/{name}")).unwrap_or_default();
+        let (all, memory) = (of_all("cpuset.cpus"), of_all("cpuset.mems"));
+        let write = |name: &str, text: &str| std::fs::write(format!("{group}/{name}"), text);
+        if all.trim() == "0" || std::fs::create_dir(&group).is_err() {
+            eprintln!("skipped: no group of processors can be made here, or there is one alone");
+            return;
+        }
+        // The agent begins in it, as this thread's child.
+        let entered =
+            write("cpuset.mems", &memory).and_then(|()| write("cpuset.cpus", "0")).and_then(|()| write("tasks", "0"));
+        let agent = TestAgent::start();
+        let mut client = agent.client();
+        let allowed = "sed -n 's/^Cpus_allowed_list:.//p' /proc/self/status /proc/$PPID/status";
+        let few = client.shell("few", allowed);
+        let widened = write("cpuset.cpus", &all);
+        let more = client.shell("more", allowed);
+        drop((client, agent));
+        let left = std::fs::write("/sys/fs/cgroup/cpuset/tasks", "0");
+        while std::fs::read_to_string(format!("{group}/tasks")).is_ok_and(|tasks| !tasks.is_empty()) {
+            std::thread::yield_now();
+        }
+        let removed = std::fs::remove_dir(&group);
+        entered.and(widened).and(left).and(removed).expect("a group");
+        assert_eq!([few, more], ["0\n0\n".to_owned(), format!("{0}\n{0}\n", all.trim())]);
+    })
+    .join()
+    .expect("joined");
+}
+
+#[test]
 fn programs_that_cannot_run_end_at_once() {
     let agent = TestAgent::start();
     let mut client = agent.client();
