@@ -22,6 +22,8 @@ struct Open {
     /// Readable with the answer, or with the end of who owes it.
     answered: OwnedFd,
     since: Instant,
+    /// How long it may take: who takes longer ends itself. None: as long as it likes.
+    most: Option<Duration>,
 }
 
 /// The side of a request's process: dropped unpaid it tells that nobody answers.
@@ -39,9 +41,10 @@ impl Debt {
 
 impl Debts {
     /// Where this process lacks a descriptor the request is served all the same, and its end by somebody's hand is told by time alone.
-    pub fn add(&mut self, id: u64) -> Debt {
+    /// @param most how long the request may take.
+    pub fn add(&mut self, id: u64, most: Option<Duration>) -> Debt {
         let Ok((answered, told)) = sys::pipe() else { return Debt(None) };
-        self.open.push(Open { id, answered, since: Instant::now() });
+        self.open.push(Open { id, answered, since: Instant::now(), most });
         Debt(Some(told))
     }
 
@@ -50,21 +53,23 @@ impl Debts {
         self.open.iter().map(|open| open.answered.as_raw_fd())
     }
 
-    /// @param most how long a request may take: who takes longer ends itself.
     /// @returns the numbers of requests that nobody will answer, and why not.
-    pub fn collect(&mut self, most: Duration) -> Vec<(u64, StepError)> {
+    pub fn collect(&mut self) -> Vec<(u64, StepError)> {
         let mut lost = Vec::new();
-        self.open.retain(|Open { id, answered, since }| {
+        self.open.retain(|Open { id, answered, since, most }| {
             if !sys::wait_readable(answered.as_raw_fd(), 0).unwrap_or(false) {
                 return true;
             }
             let mut said = [0u8; 1];
             if sys::read(answered.as_raw_fd(), &mut said).ok() != Some(1) {
-                let why = if since.elapsed() >= most {
-                    format!("not done within {} s: the machine has no time for it, or a disk hangs", most.as_secs())
-                } else {
-                    "the process that served it was killed before it answered, by the kernel for want of memory perhaps"
-                        .to_owned()
+                let why = match most.filter(|most| since.elapsed() >= *most) {
+                    Some(most) => {
+                        format!("not done within {} s: the machine has no time for it, or a disk hangs", most.as_secs())
+                    }
+                    None => {
+                        "the process that served it was killed before it answered, by the kernel for want of memory perhaps"
+                            .to_owned()
+                    }
                 };
                 lost.push((*id, StepError::new(STEP, why)));
             }
@@ -88,18 +93,22 @@ mod tests {
     #[test]
     fn who_ends_without_an_answer_is_told_of_once_and_who_answered_never() {
         let mut debts = Debts::default();
-        let [first, second, third] = [7, 8, 9].map(|id| debts.add(id));
-        assert!(debts.collect(MOST).is_empty());
+        let [first, second, third] = [7, 8, 9].map(|id| debts.add(id, Some(MOST)));
+        assert!(debts.collect().is_empty());
         first.settle();
         drop(second);
-        let lost = debts.collect(MOST);
+        let lost = debts.collect();
         assert_eq!(lost.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [8]);
         assert!(lost[0].1.message.contains("killed"), "{}", lost[0].1);
         assert_eq!(debts.owing().count(), 1);
-        assert!(debts.collect(MOST).is_empty());
+        assert!(debts.collect().is_empty());
         debts.open[0].since -= MOST;
         drop(third);
-        assert!(debts.collect(MOST)[0].1.message.contains("within 20 s"));
+        assert!(debts.collect()[0].1.message.contains("within 20 s"));
         assert_eq!(debts.owing().count(), 0);
+        let unbounded = debts.add(10, None);
+        debts.open[0].since -= MOST;
+        drop(unbounded);
+        assert!(debts.collect()[0].1.message.contains("killed"));
     }
 }

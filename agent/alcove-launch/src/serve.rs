@@ -142,7 +142,7 @@ fn wait_for_input(mut pool: Option<&mut Pool>, parked: &mut Parked, debts: &mut 
     for (id, error) in parked.collect() {
         fail(id, &error);
     }
-    for (id, error) in debts.collect(Duration::from_secs(REQUEST_SECONDS.into())) {
+    for (id, error) in debts.collect() {
         send(&Reply { unanswered: true, ..refusal(id, &error) });
     }
     // Last: an answer that came while this process had no time is one.
@@ -173,7 +173,9 @@ fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked, debts: &
     };
     let ready = if wants_disk { pool.as_mut().and_then(|pool| pool.take()) } else { None };
     let parent = std::process::id() as i32;
-    let debt = debts.add(leading_id(line));
+    // A shift lifts its limit itself.
+    let most = (!matches!(request, Ok(Request::Shift { .. }))).then(|| Duration::from_secs(REQUEST_SECONDS.into()));
+    let debt = debts.add(leading_id(line), most);
     match sys::fork() {
         Ok(0) => {
             parked.forget();
