@@ -214,6 +214,7 @@ fn claim(prepared: &LaunchSpec, mut begun: Begun, spec: &ClaimSpec) -> Result<La
     if prepared.limits != owned.limits {
         return Err(StepError::new(STEP, "it was prepared for another size"));
     }
+    let names = begun.names.take().ok_or_else(|| StepError::new(STEP, "only a rooted sandbox is prepared"))?;
     begun.stages.take();
     if let Some(group) = &prepared.cgroup {
         cgroup::limit(group, &owned.limits, prepared.outbound.is_some())?;
@@ -225,7 +226,6 @@ fn claim(prepared: &LaunchSpec, mut begun: Begun, spec: &ClaimSpec) -> Result<La
     folder::exchange_record(&spec.record)?;
     sys::rename_new(&prepared.dir, &spec.dir).at("directory", &spec.dir)?;
     begun.stages.end("record");
-    let names = begun.names.take().ok_or_else(|| StepError::new("inside", "only a rooted sandbox is prepared"))?;
     sys::set_hostname_in(names.as_raw_fd(), &owned.hostname).at("inside", "hostname")?;
     begun.release(matches!(prepared.root, RootSpec::Image { .. }).then_some(owned.hostname.as_str()))
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::debts::Debts;
+use crate::debts::{Debt, Debts};
 use crate::error::{AtStep, Result, StepError};
 use crate::folder::{self, Ready};
 use crate::launch::Launched;
@@ -185,11 +185,16 @@ fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked, debts: &
             }
             begin_request(parent);
             match (request, place) {
-                (Ok(Request::Prepare { id, spec }), Some(place)) => prepare(id, &spec, ready, place, parent),
-                (Ok(request), _) => handle(request, ready, send_listening),
-                (Err(error), _) => fail(leading_id(line), &StepError::new("request", error.to_string())),
+                (Ok(Request::Prepare { id, spec }), Some(place)) => prepare(id, &spec, ready, place, parent, debt),
+                (Ok(request), _) => {
+                    handle(request, ready, send_listening);
+                    debt.settle();
+                }
+                (Err(error), _) => {
+                    fail(leading_id(line), &StepError::new("request", error.to_string()));
+                    debt.settle();
+                }
             }
-            debt.settle();
             std::process::exit(0);
         }
         Ok(pid) => {
@@ -209,15 +214,19 @@ fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked, debts: &
 }
 
 /// Answers twice: when it is prepared, and when it has been claimed.
-fn prepare(id: u64, spec: &LaunchSpec, ready: Option<Ready>, socket: OwnedFd, launcher: i32) {
+fn prepare(id: u64, spec: &LaunchSpec, ready: Option<Ready>, socket: OwnedFd, launcher: i32, debt: Debt) {
     let mut place = match park::prepare(spec, ready.as_ref(), socket, launcher) {
         Ok(place) => place,
-        Err(error) => return fail_launch(id, &error, ready),
+        Err(error) => {
+            fail_launch(id, &error, ready);
+            return debt.settle();
+        }
     };
     // Its folder is the runtime's now, and its mount the sandbox's.
     drop(ready);
     let stages = place.begun.stages.take();
     send(&Reply { pid: Some(place.begun.pid), start_time: Some(place.begun.start_time), stages, ..plain(id, true) });
+    debt.settle();
     // SAFETY: plain number. It waits for as long as it takes.
     unsafe { libc::alarm(0) };
     match place.wait() {

@@ -28,14 +28,16 @@ fn a_thread_that_leaves_a_processor_goes_on_elsewhere_and_may_come_back() {
         eprintln!("skipped: one processor alone");
         return;
     };
-    // From wherever it was, on a machine that moves it by itself now and then: a few attempts tell.
-    let left = (0..20).any(|_| {
-        use_only(&[first]);
-        use_only(&all);
-        alcove_sys::leave_processor(0, first).expect("moved");
-        alcove_sys::processor().expect("a number") != first
-    });
-    assert!(left);
+    // A machine moves a thread by itself now and then, in either direction; mostly it is where it was put.
+    let left = (0..20)
+        .filter(|_| {
+            use_only(&[first]);
+            use_only(&all);
+            alcove_sys::leave_processor(0, first).expect("moved");
+            alcove_sys::processor().expect("a number") != first
+        })
+        .count();
+    assert!(left > 10, "{left} of 20");
     assert_eq!(allowed(), all);
 }
 

@@ -88,6 +88,14 @@ describe("cp", () => {
     expect((await at.run("cp", "sb-a:/x", "link")).code).toBe(0);
     expect((await lstat(link)).isSymbolicLink()).toBe(true);
     expect(await readFile(file, "utf8")).toBe("abc");
+    const nowhere = path.join(at.dir, "nowhere");
+    await symlink("gone", nowhere);
+    const refused = await at.run("cp", "sb-a:/x", "nowhere");
+    expect([refused.code, refused.stderr]).toEqual([
+      1,
+      expect.stringContaining("a link to gone, which is not there"),
+    ]);
+    expect((await lstat(nowhere)).isSymbolicLink()).toBe(true);
   });
 
   test("a tar that leads out of the target writes nothing there", async () => {

@@ -1,5 +1,5 @@
 import { createWriteStream } from "node:fs";
-import { chmod, mkdir, realpath, rename, rm, stat } from "node:fs/promises";
+import { chmod, mkdir, readlink, realpath, rename, rm, stat } from "node:fs/promises";
 import path from "node:path";
 import { pipeline } from "node:stream/promises";
 import type { AlcoveClient } from "@alcove/sdk";
@@ -130,10 +130,15 @@ async function downloadDirectory(
   finish(progress, meter, `${source.id}:${source.path} → ${target}`, options);
 }
 
-/** As with cp: what a link leads to is meant, and `/dev/null` is to be there afterwards. */
+/** As with cp: what a link leads to is meant, and `/dev/null` is to be there afterwards. @throws for a link that leads to nothing. */
 async function placeOf(target: string): Promise<{ path: string; isWrittenTo: boolean }> {
   const there = await stat(target).catch(() => undefined);
-  if (there === undefined) return { path: target, isWrittenTo: false };
+  if (there === undefined) {
+    const link = await readlink(target).catch(() => undefined);
+    if (link !== undefined)
+      throw new Error(`${target} is a link to ${link}, which is not there: nothing is written through it`);
+    return { path: target, isWrittenTo: false };
+  }
   if (!there.isFile()) return { path: target, isWrittenTo: true };
   return { path: await realpath(target), isWrittenTo: false };
 }

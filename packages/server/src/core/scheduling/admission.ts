@@ -131,7 +131,7 @@ export function denied(
 ): DomainError {
   if (result.reason === "name_taken") {
     return new NameTaken(
-      `sandbox "${result.sandboxId}" has this name already; use that one (POST /sandboxes/acquire), destroy it or choose another name`,
+      `sandbox "${result.sandboxId}" has this name already; use that one (POST /sandboxes/acquire, alcove acquire), destroy it or choose another name`,
     );
   }
   if (result.reason === "slot_elsewhere") return slotElsewhere(result);

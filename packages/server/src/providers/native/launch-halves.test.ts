@@ -174,10 +174,10 @@ await describeWith(
       await launcher.destroy({ dir: spec.dir, trash: folder, cgroup: null, ids: spec.ids });
     });
 
-    it("counts memory in the sandbox's group before its other groups are there", async () => {
+    it("counts memory in the sandbox's group before its other groups are there", async ({ skip }) => {
       const memory = join("/sys/fs/cgroup/memory", `alcove-test-${randomIds.runtimeId()}`);
       const isV1 = await readFile("/sys/fs/cgroup/memory/tasks").catch(() => undefined);
-      if (isV1 === undefined) return;
+      skip(isV1 === undefined, "with cgroup v2 a sandbox is born into its groups");
       const spec = await withFiles(["pids"]);
       const cgroup = {
         version: 1 as const,
