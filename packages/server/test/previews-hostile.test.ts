@@ -162,6 +162,16 @@ describe("previews of programs that mean no good", () => {
     },
   );
 
+  test.each<Record<string, string>>([{}, { connection: "Upgrade", upgrade: "other" }])(
+    "a 101 that nobody asked for, or that names no protocol, is told as a broken answer: %j",
+    async (headers) => {
+      using _program = await saying("HTTP/1.1 101 Odd\r\nContent-Length: 2\r\n\r\nok");
+      const answer = await preview.get("/", { headers });
+      expect([answer.status, answer.text]).toEqual([502, expect.stringContaining("101")]);
+      await nothingIsLeft();
+    },
+  );
+
   test("one that sends some interim answers is listened to", async () => {
     const hint = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
     using _program = await saying(`${hint.repeat(16)}HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok`);

@@ -264,9 +264,10 @@ export class PortProxy {
       new DomainError("bad_gateway", `${name} answered with more than ${mostHeaders} headers`);
     outgoing.on("response", (answer) => {
       if (hasTooManyHeaders(answer)) return stop(manyHeaders());
-      // The parser takes any three digits, and nobody can write such an answer.
+      // The parser takes any three digits, and nobody can write such an answer. Here too is a 101 that names no protocol: a proxy in front
+      // would carry whatever the client says from then on to this service, which goes on to read requests.
       const { statusCode = 0 } = answer;
-      if (statusCode < 100) {
+      if (statusCode < 200) {
         const status = String(statusCode).padStart(3, "0");
         return stop(new DomainError("bad_gateway", `${name} answered with status ${status}, which is none`));
       }
