@@ -39,14 +39,40 @@ const OWN_HOSTS: &str = "/dev/hosts";
 pub fn complete_shared_etc() -> Result<(), Error> {
     if std::fs::read_link("/etc/hosts").is_ok_and(|target| target.as_os_str() == OWN_HOSTS) {
         let [(_, hosts), _] = etc_of(&crate::hostname()?);
-        std::fs::write(OWN_HOSTS, hosts)?;
+        make_new(OWN_HOSTS.as_ref(), &hosts)?;
     }
     Ok(())
+}
+
+/// Where nothing is: an image may have the same link, and one of its own there, which leads out of a root that paths are merely translated to.
+fn make_new(path: &std::path::Path, contents: &str) -> Result<(), Error> {
+    use std::io::Write;
+    match std::fs::OpenOptions::new().write(true).create_new(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        opened => opened?.write_all(contents.as_bytes()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_image_has_where_a_file_is_to_be_made_is_not_written_to() -> std::io::Result<()> {
+        let dir = std::env::temp_dir().join(format!("alcove-own-{}", std::process::id()));
+        std::fs::create_dir(&dir)?;
+        std::fs::write(dir.join("agent"), "agent")?;
+        std::os::unix::fs::symlink("agent", dir.join("link"))?;
+        std::os::unix::fs::symlink("nowhere", dir.join("loose"))?;
+        for name in ["link", "loose", "new"] {
+            make_new(&dir.join(name), "hosts")?;
+        }
+        let found = ["agent", "new"].map(|name| std::fs::read_to_string(dir.join(name)).unwrap_or_default());
+        let led = dir.join("nowhere").exists();
+        std::fs::remove_dir_all(&dir)?;
+        assert_eq!((found, led), (["agent", "hosts"].map(str::to_owned), false));
+        Ok(())
+    }
 
     #[test]
     fn what_is_missing_or_empty_is_ours_and_links_and_contents_are_the_images() -> std::io::Result<()> {
