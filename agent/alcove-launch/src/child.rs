@@ -35,8 +35,8 @@ const FIRST_OUT_OF_THE_WAY: libc::c_int = 100;
 
 pub struct Plan<'a> {
     pub spec: &'a LaunchSpec,
-    /// The processor of the parent when it made this one.
-    pub maker_at: Option<usize>,
+    /// The processor of the parent when it made this one, and what whoever leaves it is given back.
+    pub maker_at: Option<(usize, sys::Processors)>,
     /// None: its agent waits until it is told.
     pub owned: Option<Owned>,
     pub taken: Taken,
@@ -75,8 +75,8 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
     }
     sys::set_death_signal(libc::SIGKILL).at("inside", "death signal")?;
     // The parent goes on meanwhile. Where it is refused it does so later.
-    if let Some(processor) = plan.maker_at.filter(|at| sys::processor().is_ok_and(|here| here == *at)) {
-        let _ = sys::leave_processor(0, processor);
+    if let Some((processor, all)) = plan.maker_at.filter(|(at, _)| sys::processor().is_ok_and(|here| here == *at)) {
+        let _ = sys::leave_processor(0, processor, &all);
     }
     take(plan.taken.at_once)?;
 

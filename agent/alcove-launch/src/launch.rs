@@ -238,7 +238,7 @@ pub fn begin(
     let (status_reader, status_writer) = sys::pipe().at("clone", "pipe")?;
     let (sender, receiver) = parcels::channel().at("clone", "socketpair")?;
     let namespaces = Namespaces::of(spec);
-    let here = sys::processor().ok();
+    let here = sys::Processors::to_give_back().and_then(|all| Ok((sys::processor()?, all))).ok();
     let mut plan = Plan {
         spec,
         maker_at: here,
@@ -265,8 +265,8 @@ pub fn begin(
     };
     let (pid, outside) = cloned.at("clone", child::NAMESPACES)?;
     // Both halves try, since either may run first; where it is refused one waits for the other, as long as that works.
-    if let Some(here) = here {
-        let _ = sys::leave_processor(pid, here);
+    if let Some((here, all)) = here {
+        let _ = sys::leave_processor(pid, here, &all);
     }
     // Only the child's are left: its end is seen by theirs.
     drop((plan, go_reader, status_writer));

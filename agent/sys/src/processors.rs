@@ -56,12 +56,13 @@ impl Processors {
         only
     }
 
-    fn without(mut self, processor: usize) -> Self {
+    fn without(&self, processor: usize) -> Self {
+        let mut left = *self;
         if processor < libc::CPU_SETSIZE as usize {
             // SAFETY: it is in range.
-            unsafe { libc::CPU_CLR(processor, &mut self.0) };
+            unsafe { libc::CPU_CLR(processor, &mut left.0) };
         }
-        self
+        left
     }
 
     fn is_empty(&self) -> bool {
@@ -87,13 +88,13 @@ pub fn processor() -> io::Result<usize> {
 /// mostly and waits there until that sleeps, or has it wait; where few are left to choose from, beside a free one too. From then on it may
 /// run wherever it might before.
 /// @param thread 0: this one.
-pub fn leave_processor(thread: i32, processor: usize) -> io::Result<()> {
-    let others = Processors::of_this_thread()?.without(processor);
+/// @param all what it is given back. Not asked for here: somebody else may have that thread leave just now.
+pub fn leave_processor(thread: i32, processor: usize, all: &Processors) -> io::Result<()> {
+    // Refused where its group has this one alone. One that is elsewhere stays there.
+    let others = all.without(processor);
     if others.is_empty() {
         return Ok(());
     }
-    let all = Processors::to_give_back()?;
-    // One that is elsewhere stays there.
     others.give_to(thread)?;
     all.give_to(thread)
 }

@@ -28,12 +28,13 @@ fn a_thread_that_leaves_a_processor_goes_on_elsewhere_and_may_come_back() {
         eprintln!("skipped: one processor alone");
         return;
     };
+    let whole = alcove_sys::Processors::to_give_back().expect("a set");
     // A machine moves a thread by itself now and then, in either direction; mostly it is where it was put.
     let left = (0..20)
         .filter(|_| {
             use_only(&[first]);
             use_only(&all);
-            alcove_sys::leave_processor(0, first).expect("moved");
+            alcove_sys::leave_processor(0, first, &whole).expect("moved");
             alcove_sys::processor().expect("a number") != first
         })
         .count();
@@ -62,8 +63,26 @@ fn a_thread_with_one_processor_stays_there() {
     std::thread::spawn(|| {
         let [first, ..] = allowed()[..] else { panic!("none") };
         use_only(&[first]);
-        alcove_sys::leave_processor(0, first).expect("nothing to do");
+        let one = alcove_sys::Processors::to_give_back().expect("a set");
+        alcove_sys::leave_processor(0, first, &one).expect("nothing to do");
         assert_eq!(allowed(), [first]);
+    })
+    .join()
+    .expect("joined");
+}
+
+#[test]
+fn a_thread_that_somebody_else_has_leave_just_now_keeps_all() {
+    std::thread::spawn(|| {
+        let all = allowed();
+        let [first, .., last] = all[..] else {
+            eprintln!("skipped: one processor alone");
+            return;
+        };
+        let whole = alcove_sys::Processors::to_give_back().expect("a set");
+        alcove_sys::Processors::only(last).give_to(0).expect("narrowed");
+        alcove_sys::leave_processor(0, first, &whole).expect("moved");
+        assert_eq!(allowed(), all);
     })
     .join()
     .expect("joined");

@@ -47,7 +47,7 @@ export const ProviderHealth = Type.Object(
     notes: Type.Optional(
       Type.Array(Type.String(), {
         description:
-          "What its sandboxes do without on this machine and what to know of it, with the way out; told by `GET /providers` alone, to keys that are bound to no owner, and only where there is something.",
+          "What its sandboxes do without on this machine and what to know of it, with the way out; told by `GET /providers` and `GET /providers/{name}`, to keys that are bound to no owner, and only where there is something.",
       }),
     ),
     capabilities: Type.Array(Type.String()),
