@@ -59,7 +59,7 @@ impl Sender {
         let fds: Vec<_> = things.iter().map(|(_, fd)| fd.as_raw_fd()).collect();
         match sys::send_with(self.0.as_raw_fd(), &label, &fds) {
             Err(error) if sys::errno_is(&error, libc::EPIPE) || sys::errno_is(&error, libc::ECONNRESET) => {
-                Err(StepError::new("clone", "the sandbox's first process ended before it began"))
+                Err(StepError::new("inside", "the sandbox's first process ended before it began"))
             }
             other => other.map(drop).at("clone", "hand over"),
         }
@@ -157,10 +157,13 @@ mod tests {
         let (sender, receiver) = channel().expect("a channel");
         let null = file("/dev/null");
         let many: Vec<_> = std::iter::repeat_n((Thing::Join, &null), MOST + 1).collect();
-        let told = |things: &[_]| sender.send(Parcel::Groups, things).expect_err("a failure").to_string();
-        assert!(told(&many).contains("9 descriptors"));
+        let told = |things: &[_]| sender.send(Parcel::Groups, things).expect_err("a failure");
+        assert!(told(&many).message.contains("9 descriptors"));
         sender.send(Parcel::Groups, &many[1..]).expect("sent");
         drop(receiver);
-        assert!(told(&[]).contains("ended before it began"));
+        let ended = told(&[]);
+        // Namespaces that are refused the child tells itself: one that was killed lacks none.
+        assert_eq!(ended.step, "inside");
+        assert!(ended.message.contains("ended before it began"));
     }
 }
