@@ -56,7 +56,8 @@ fn commands_may_use_every_processor_that_the_agent_may() {
         let text = client.shell(id, "cat /proc/self/status");
         assert_eq!(allowed(&text), allowed(&own));
     }
-    let text = client.shell("d", "cat /proc/$PPID/status");
+    // The monitor is given its own back while the command begins.
+    let text = client.shell("d", "sleep 0.5; cat /proc/$PPID/status");
     assert_eq!(allowed(&text), allowed(&own), "its monitor");
 }
 
@@ -76,7 +77,7 @@ fn commands_may_use_processors_that_are_allowed_later() {
             write("cpuset.mems", &memory).and_then(|()| write("cpuset.cpus", "0")).and_then(|()| write("tasks", "0"));
         let agent = TestAgent::start();
         let mut client = agent.client();
-        let allowed = "sed -n 's/^Cpus_allowed_list:.//p' /proc/self/status /proc/$PPID/status";
+        let allowed = "sleep 0.5; sed -n 's/^Cpus_allowed_list:.//p' /proc/self/status /proc/$PPID/status";
         let few = client.shell("few", allowed);
         let widened = write("cpuset.cpus", &all);
         let more = client.shell("more", allowed);
