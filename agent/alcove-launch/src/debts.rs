@@ -30,6 +30,11 @@ struct Open {
 pub struct Debt(Option<OwnedFd>);
 
 impl Debt {
+    /// Of a request that nobody waits for but its reader.
+    pub fn none() -> Self {
+        Self(None)
+    }
+
     /// What the service was to hear it has heard.
     pub fn settle(self) {
         if let Some(told) = self.0 {

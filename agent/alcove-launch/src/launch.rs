@@ -273,7 +273,9 @@ pub fn begin(
     stages.end("clone");
     let (go, status) = (go_writer, status_reader);
     let mut begun = Begun { pid, start_time: 0, stages, names: None, go, status, ends: true, used: Vec::new() };
-    begun.provide(spec, ready, outside?, &sender, limits, on_socket).map_err(|error| begun.cause_of(error))?;
+    outside
+        .and_then(|outside| begun.provide(spec, ready, outside, &sender, limits, on_socket))
+        .map_err(|error| begun.cause_of(error))?;
     Ok(begun)
 }
 

@@ -61,7 +61,7 @@ impl Sender {
             Err(error) if sys::errno_is(&error, libc::EPIPE) || sys::errno_is(&error, libc::ECONNRESET) => {
                 Err(StepError::new("inside", "the sandbox's first process ended before it began"))
             }
-            other => other.map(drop).at("clone", "hand over"),
+            other => other.map(drop).at("inside", "hand over"),
         }
     }
 }

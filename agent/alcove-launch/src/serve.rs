@@ -186,10 +186,7 @@ fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked, debts: &
             begin_request(parent);
             match (request, place) {
                 (Ok(Request::Prepare { id, spec }), Some(place)) => prepare(id, &spec, ready, place, parent, debt),
-                (Ok(request), _) => {
-                    handle(request, ready, send_listening);
-                    debt.settle();
-                }
+                (Ok(request), _) => handle(request, ready, send_listening, debt),
                 (Err(error), _) => {
                     fail(leading_id(line), &StepError::new("request", error.to_string()));
                     debt.settle();
@@ -264,14 +261,14 @@ pub fn one() -> Result<()> {
     let mut line = Vec::new();
     std::io::stdin().lock().read_until(b'\n', &mut line).at("serve", "standard input")?;
     match serde_json::from_slice(&line) {
-        Ok(request) => handle(request, None, |_| ()),
+        Ok(request) => handle(request, None, |_| (), Debt::none()),
         Err(error) => fail(leading_id(&line), &StepError::new("request", error.to_string())),
     }
     Ok(())
 }
 
 /// @param on_socket of a launch with this number: see `launch`. A single request has one answer.
-fn handle(request: Request, ready: Option<Ready>, on_socket: fn(u64)) {
+fn handle(request: Request, ready: Option<Ready>, on_socket: fn(u64), debt: Debt) {
     match request {
         Request::Launch { id, spec } => match launch::launch(&spec, ready.as_ref(), || on_socket(id)) {
             Ok(launched) => send_launched(id, launched),
@@ -307,6 +304,7 @@ fn handle(request: Request, ready: Option<Ready>, on_socket: fn(u64)) {
         Request::Destroy { id, spec } => match destroy::destroy(&spec) {
             Ok(rest) => {
                 send(&plain(id, true));
+                debt.settle();
                 if let Some(target) = rest {
                     // SAFETY: plain number. Large trees may take their time now that nobody waits.
                     unsafe { libc::alarm(0) };
@@ -315,10 +313,12 @@ fn handle(request: Request, ready: Option<Ready>, on_socket: fn(u64)) {
                         eprintln!("alcove-launch: {error}");
                     }
                 }
+                return;
             }
             Err(error) => fail(id, &error),
         },
     }
+    debt.settle();
 }
 
 /// Comes before the answer itself.

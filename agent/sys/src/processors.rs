@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::check;
+use crate::{check, errno_is};
 
 /// Some of the machine's processors.
 #[derive(Clone, Copy)]
@@ -20,7 +20,8 @@ impl Processors {
     }
 
     /// What this thread is given back when it has kept to fewer: all of the machine's where nobody has chosen some for it, by `taskset` say. What
-    /// a thread was given by number it keeps for good, and all that it starts, also when its groups are allowed more later.
+    /// a thread was given by number it keeps for good, and all that it starts, also when its groups are allowed more later. A choice of all that its groups allow at
+    /// the moment, and more, is not seen.
     pub fn to_give_back() -> io::Result<Self> {
         let now = Self::of_this_thread()?;
         let all = Self::all();
@@ -30,6 +31,14 @@ impl Processors {
         }
         now.give_to(0)?;
         Ok(now)
+    }
+
+    /// As `give_to`; where none of them is allowed any more, whatever is. Async-signal-safe.
+    pub fn give_back_to(&self, thread: i32) -> io::Result<()> {
+        match self.give_to(thread) {
+            Err(error) if errno_is(&error, libc::EINVAL) => Self::all().give_to(thread),
+            other => other,
+        }
     }
 
     fn all() -> Self {
@@ -90,11 +99,15 @@ pub fn processor() -> io::Result<usize> {
 /// @param thread 0: this one.
 /// @param all what it is given back. Not asked for here: somebody else may have that thread leave just now.
 pub fn leave_processor(thread: i32, processor: usize, all: &Processors) -> io::Result<()> {
-    // Refused where its group has this one alone. One that is elsewhere stays there.
     let others = all.without(processor);
     if others.is_empty() {
         return Ok(());
     }
-    others.give_to(thread)?;
-    all.give_to(thread)
+    match others.give_to(thread) {
+        // Its group has this one alone.
+        Err(error) if errno_is(&error, libc::EINVAL) => return Ok(()),
+        // One that is elsewhere stays there.
+        other => other?,
+    }
+    all.give_back_to(thread)
 }

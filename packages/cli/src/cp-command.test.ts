@@ -107,6 +107,14 @@ describe("cp", () => {
     await expect(readFile(path.join(at.dir, "out", "escaped"))).rejects.toThrow("ENOENT");
   });
 
+  test("a link of the tree to a link that leads out is left out, as that is, with words", async () => {
+    await symlink("/usr/bin/python3", path.join(at.dir, "python3"));
+    await symlink("python3", path.join(at.dir, "python"));
+    at.service.answer = await archive(["python3", "python"], "none");
+    const { code, stderr } = await at.run("cp", "-r", "sb-a:/d", "out/");
+    expect([code, stderr]).toEqual([0, expect.stringContaining("through symbolic link")]);
+  });
+
   test("names of an archive that cannot be written do not reach the terminal as they are", async () => {
     await writeFile(path.join(at.dir, "evil"), "evil");
     at.service.answer = await archive(["evil"], `\u001b]0;taken\u0007${"n".repeat(300)}`);

@@ -20,8 +20,7 @@ pub fn start(plan: &mut Plan, all: Option<sys::Processors>, stack: &mut [u64]) -
         (_, (stage, errno)) => Report::Failed { stage, errno, pid },
     };
     if let Some(all) = &plan.processors {
-        // What was allowed is, or the kernel has given others in its place.
-        let _ = all.give_to(0);
+        let _ = all.give_back_to(0);
     }
     report
 }
@@ -69,11 +68,9 @@ unsafe fn become_command(plan: &Plan) -> (Stage, i32) {
             }
         };
     }
-    // A program asks at its beginning how many there are. None of them is allowed any more where that is changed right now: then it has others.
-    if let Some(Err(error)) = plan.processors.as_ref().map(|all| all.give_to(0)) {
-        if !sys::errno_is(&error, libc::EINVAL) {
-            return (Stage::Setup, sys::errno());
-        }
+    // A program asks at its beginning how many there are.
+    if plan.processors.is_some_and(|all| all.give_back_to(0).is_err()) {
+        return (Stage::Setup, sys::errno());
     }
     // Before it is anything else, and not without: whatever it starts is in there too.
     for fd in &plan.join {

@@ -68,7 +68,7 @@ fn commands_may_use_processors_that_are_allowed_later() {
         let of_all = |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/cpuset/{name}")).unwrap_or_default();
         let (all, memory) = (of_all("cpuset.cpus"), of_all("cpuset.mems"));
         let write = |name: &str, text: &str| std::fs::write(format!("{group}/{name}"), text);
-        if all.trim() == "0" || std::fs::create_dir(&group).is_err() {
+        if !all.starts_with('0') || all.trim() == "0" || std::fs::create_dir(&group).is_err() {
             eprintln!("skipped: no group of processors can be made here, or there is one alone");
             return;
         }
@@ -83,11 +83,13 @@ fn commands_may_use_processors_that_are_allowed_later() {
         let more = client.shell("more", allowed);
         drop((client, agent));
         let left = std::fs::write("/sys/fs/cgroup/cpuset/tasks", "0");
-        while std::fs::read_to_string(format!("{group}/tasks")).is_ok_and(|tasks| !tasks.is_empty()) {
-            std::thread::yield_now();
-        }
-        let removed = std::fs::remove_dir(&group);
-        entered.and(widened).and(left).and(removed).expect("a group");
+        // Until the last of the agent's is gone.
+        let removed = (0..100).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::fs::remove_dir(&group).is_ok()
+        });
+        entered.and(widened).and(left).expect("a group");
+        assert!(removed, "{group} is left");
         assert_eq!([few, more], ["0\n0\n".to_owned(), format!("{0}\n{0}\n", all.trim())]);
     })
     .join()

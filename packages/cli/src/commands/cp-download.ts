@@ -112,8 +112,9 @@ async function downloadDirectory(
         return true;
       },
       onwarn: (code, message, data) => {
-        // What is refused is told in words; what could not be done, with the error of the system.
-        if (data instanceof Error || code === "TAR_BAD_ARCHIVE") whole = false;
+        // What would be written through a link is refused, as what leads out is; other errors are the system's.
+        const refused = "code" in data && data.code === "TAR_SYMLINK_ERROR";
+        if ((data instanceof Error && !refused) || code === "TAR_BAD_ARCHIVE") whole = false;
         const text = `${code}: ${String(message)}`;
         if (warnings.has(text) || warnings.size < maxWarnings)
           warnings.set(text, (warnings.get(text) ?? 0) + 1);
@@ -132,7 +133,10 @@ async function downloadDirectory(
 
 /** As with cp: what a link leads to is meant, and `/dev/null` is to be there afterwards. @throws for a link that leads to nothing. */
 async function placeOf(target: string): Promise<{ path: string; isWrittenTo: boolean }> {
-  const there = await stat(target).catch(() => undefined);
+  const there = await stat(target).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === "ENOENT") return undefined;
+    throw error;
+  });
   if (there === undefined) {
     const link = await readlink(target).catch(() => undefined);
     if (link !== undefined)

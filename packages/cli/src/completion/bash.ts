@@ -25,6 +25,7 @@ _${name}() {
   # What is behind "--option=" is a word of its own, and the "=" another one.
   if [[ $cur == = && $prev == --* ]]; then cur=
   elif [[ $prev == = && \${COMP_WORDS[COMP_CWORD - 2]} == --* ]]; then prev=\${COMP_WORDS[COMP_CWORD - 2]}
+  elif [[ $value && $prev == [=:]* ]]; then return
   fi
   case "$at $prev" in
 ${places.flatMap(valueCases).join("\n")}

@@ -269,7 +269,8 @@ export class PortProxy {
       const { statusCode = 0 } = answer;
       if (statusCode < 200) {
         const status = String(statusCode).padStart(3, "0");
-        return stop(new DomainError("bad_gateway", `${name} answered with status ${status}, which is none`));
+        const why = statusCode < 100 ? "which is none" : "and to no protocol";
+        return stop(new DomainError("bad_gateway", `${name} answered with status ${status}, ${why}`));
       }
       // Its parser makes a piece of each chunk, however small.
       joinPieces(answer);

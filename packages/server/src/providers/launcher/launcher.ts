@@ -201,7 +201,7 @@ export class Launcher implements AsyncDisposable {
     await this.#ask("attach", spec);
   }
 
-  /** Resolves when nothing carries the network of a container any more. Idempotent, and repeated as `destroy` is. */
+  /** Resolves when nothing carries the network of a container any more. Idempotent, and repeated where it wanted for time. */
   async detach(spec: DetachSpec): Promise<void> {
     await this.#whileSlow(() => this.#ask("detach", spec));
   }
