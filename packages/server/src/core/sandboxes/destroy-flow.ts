@@ -31,6 +31,8 @@ function notUndone({ row }: LiveSandbox): Unavailable {
   });
 }
 
+/** Who repeats a destroy does so soon. */
+const keptWithdrawn = 1_000;
 /** Bytes of labels, as JSON, that a destroyed sandbox keeps: a hundred thousand of them are kept, whoever made them. */
 const keptLabelBytes = 4_096;
 
@@ -52,6 +54,8 @@ export class DestroyFlow {
   readonly #context: SandboxContext;
   readonly #onUnfinished: (entry: LiveSandbox) => void;
   readonly #lanes = new EndLanes();
+  /** Spawns that were taken back before they had a place, of which the store knows nothing, and whose they were: the newest. */
+  readonly #withdrawn = new Map<string, string>();
   /** Failures that have their line in the log. */
   readonly #told = new WeakSet<Error>();
 
@@ -77,7 +81,7 @@ export class DestroyFlow {
     },
   ): Promise<boolean> {
     const { live, store, registry } = this.#context;
-    let cancelled = false;
+    let [cancelled, ownerId] = [false, ""];
     for (;;) {
       options.signal.throwIfAborted();
       const work = live.workOn(id);
@@ -88,6 +92,7 @@ export class DestroyFlow {
       }
       if (work !== undefined) {
         if (work.kind !== "other") {
+          ownerId = live.ownerOf(id) ?? "";
           work.cancel(new DestroyedMeanwhile(id));
           cancelled = true;
         }
@@ -101,7 +106,9 @@ export class DestroyFlow {
         return true;
       }
       const row = await store.sandboxes.get(id as LiveSandbox["row"]["id"]);
-      if (row?.state === "destroyed" || (row === undefined && cancelled)) return true;
+      if (row?.state === "destroyed") return true;
+      if (row === undefined && cancelled) this.#keepWithdrawn(id, ownerId);
+      if (row === undefined && this.#withdrawn.has(id)) return true;
       if (row === undefined) throw sandboxNotFound(id);
       if (!registry.reaches(row)) throw workerUnavailable(row);
       if (live.workOn(id) !== undefined || live.get(id) !== undefined) continue;
@@ -111,6 +118,17 @@ export class DestroyFlow {
       }
       throw new Unavailable(`sandbox "${id}" is not known to this process yet; try again in a moment`);
     }
+  }
+
+  /** Whose a spawn was that was taken back while it waited; empty: nobody's. */
+  ownerOfWithdrawn(id: string): string | undefined {
+    return this.#withdrawn.get(id);
+  }
+
+  #keepWithdrawn(id: string, ownerId: string): void {
+    this.#withdrawn.set(id, ownerId);
+    const [oldest] = this.#withdrawn.keys();
+    if (this.#withdrawn.size > keptWithdrawn && oldest !== undefined) this.#withdrawn.delete(oldest);
   }
 
   /**

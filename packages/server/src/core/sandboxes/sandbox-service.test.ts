@@ -334,6 +334,10 @@ describe("spawn requests", () => {
     ]);
     await expect(waiting).rejects.toBeInstanceOf(Conflict);
     expect(h.service.figures).toMatchObject({ live: 1, queueDepth: 0 });
+    // Whoever had no answer asks again.
+    await h.service.destroy(id, { signal: forever });
+    expect(await h.service.ownerOf(id)).toBe("");
+    await expect(h.service.destroy(`${id}x`, { signal: forever })).rejects.toThrow(NotFound);
     await h.service.destroy(first.id, { signal: forever });
     expect((await h.spawn()).state).toBe("running");
     expect(h.provider.specs).toHaveLength(2);

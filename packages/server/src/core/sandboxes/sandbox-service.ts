@@ -218,7 +218,11 @@ export class SandboxService implements AsyncDisposable {
   /** Whose a sandbox is, destroyed ones and spawns that wait included; empty: nobody's. @returns undefined for an id never seen. */
   async ownerOf(id: string): Promise<string | undefined> {
     const { live, store } = this.#context;
-    return live.ownerOf(id) ?? (await store.sandboxes.get(id as SandboxId))?.ownerId;
+    return (
+      live.ownerOf(id) ??
+      this.#destroys.ownerOfWithdrawn(id) ??
+      (await store.sandboxes.get(id as SandboxId))?.ownerId
+    );
   }
 
   /** @param options.answer what the page takes is asked for here. */
