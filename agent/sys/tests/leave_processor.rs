@@ -92,3 +92,16 @@ fn a_thread_that_somebody_else_has_leave_just_now_keeps_all() {
     .join()
     .expect("joined");
 }
+
+#[test]
+fn who_is_to_be_given_what_is_not_allowed_any_more_is_given_what_is() {
+    std::thread::spawn(|| {
+        let all = allowed();
+        use_only(&all[..1]);
+        // No machine of these tests has so many.
+        alcove_sys::Processors::only(libc::CPU_SETSIZE as usize - 1).give_back_to(0).expect("given");
+        assert_eq!(allowed(), all);
+    })
+    .join()
+    .expect("joined");
+}
