@@ -50,7 +50,7 @@ impl Sender {
     pub fn send(&self, parcel: Parcel, things: &[(Thing, &OwnedFd)]) -> Result<()> {
         if things.len() > MOST {
             return Err(StepError::new(
-                "clone",
+                "inside",
                 format!("{} descriptors for the sandbox, of at most {MOST}", things.len()),
             ));
         }

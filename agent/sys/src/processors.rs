@@ -19,9 +19,9 @@ impl Processors {
         }
     }
 
-    /// What this thread is given back when it has kept to fewer: all of the machine's where nobody has chosen some for it, by `taskset` say. What
-    /// a thread was given by number it keeps for good, and all that it starts, also when its groups are allowed more later. A choice of all that its groups allow at
-    /// the moment, and more, is not seen.
+    /// What this thread is given back when it has kept to fewer: all of the machine's where nobody has chosen some for it, by `taskset` say.
+    /// What a thread was given by number it keeps for good, and all that it starts, also when its groups are allowed more later. A choice
+    /// that holds all that its groups allow at the moment is not seen.
     pub fn to_give_back() -> io::Result<Self> {
         let now = Self::of_this_thread()?;
         let all = Self::all();

@@ -14,10 +14,10 @@ import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
 import { expect, it } from "vitest";
 import { agentBinary } from "../../../test/support/agent-binary.ts";
+import { bareLaunch } from "../../../test/support/bare-launch.ts";
 import { nativeHome } from "../../../test/support/native.ts";
 import { mustRun } from "../../../test/support/programs.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
-import { busyboxRootfs } from "../../../test/support/tiny-images.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import { run } from "../../ports/contract/provider/harness.ts";
@@ -50,24 +50,22 @@ async function withSlowLimit(folder: string): Promise<LaunchSpec> {
   await mkdir(group);
   await writeFile(join(group, "tasks"), "");
   await mustRun("mkfifo", [join(group, "pids.max")]);
-  const ids = { kind: "range", base: 1_879_048_192, count: 65_536 } as const;
-  const cgroup = { version: 1 as const, dirs: [{ controller: "pids", path: group }] };
-  const { dir: rootfs } = await busyboxRootfs();
-  const identity = { instanceId: "test", runtimeId: "rt", sandboxId: "sb", token: "" };
-  return {
-    dir: join(folder, "runtime"),
-    record: { version: 1, ...identity, image: "", rootfs, ids, cgroup, createdAt: "" },
-    agent: agentBinary("alcove-agent"),
-    root: { kind: "image", rootfs },
-    ids,
-    hostname: "test",
-    network: "none",
-    cgroup,
-    limits: { memory_mb: 64, vcpus: 1, pids: 64, exec_group: false },
-    added_caps: [],
-    disk: { tmpfs_mb: 16 },
-    proc_outside: false,
-  };
+  const dirs = [{ controller: "pids", path: group }];
+  return bareLaunch(folder, { base: 1_879_048_192, dirs, execGroup: false });
+}
+
+/** Such a launch, begun; what is left of it goes with `stack`. */
+async function beginWithSlowLimit(stack: AsyncDisposableStack) {
+  const folder = await mkdtemp(join(tmpdir(), "alcove-late-"));
+  stack.defer(() => rm(folder, { recursive: true, force: true }));
+  const launch = await withSlowLimit(folder);
+  const { dir, ids } = launch;
+  const launcher = stack.use(new Launcher({ binary: agentBinary("alcove-launch"), logger: silentLogger }));
+  const undo = () => launcher.destroy({ dir, trash: folder, cgroup: null, ids });
+  stack.defer(undo);
+  const launched = launcher.launch(launch);
+  launched.catch(() => undefined);
+  return { folder, dir, launched, undo };
 }
 
 /** What the first process of the sandbox in `dir` is by now. */
@@ -92,16 +90,7 @@ await describeWith(
   () => {
     it("are waited for by a sandbox that is furnished: its agent starts with the last of them", async () => {
       await using stack = new AsyncDisposableStack();
-      const folder = await mkdtemp(join(tmpdir(), "alcove-late-"));
-      stack.defer(() => rm(folder, { recursive: true, force: true }));
-      const launch = await withSlowLimit(folder);
-      const { dir, ids } = launch;
-      const launcher = stack.use(
-        new Launcher({ binary: agentBinary("alcove-launch"), logger: silentLogger }),
-      );
-      stack.defer(() => launcher.destroy({ dir, trash: folder, cgroup: null, ids }));
-      const launched = launcher.launch(launch);
-      launched.catch(() => undefined);
+      const { folder, dir, launched } = await beginWithSlowLimit(stack);
       const sleeping = { seccomp: "2", state: "S" };
       await expect.poll(() => firstProcess(dir), { timeout: 15_000 }).toMatchObject(sleeping);
       expect(await firstProcess(dir)).toMatchObject({ program: "alcove-launch" });
@@ -113,21 +102,12 @@ await describeWith(
 
     it("are missed by a launch whose process is killed over them: whoever waits hears so at once, and it can be undone", async () => {
       await using stack = new AsyncDisposableStack();
-      const folder = await mkdtemp(join(tmpdir(), "alcove-late-"));
-      stack.defer(() => rm(folder, { recursive: true, force: true }));
-      const launch = await withSlowLimit(folder);
-      const { dir, ids } = launch;
-      const launcher = stack.use(
-        new Launcher({ binary: agentBinary("alcove-launch"), logger: silentLogger }),
-      );
-      const undo = () => launcher.destroy({ dir, trash: folder, cgroup: null, ids });
-      stack.defer(undo);
-      const launched = launcher.launch(launch).catch((error: unknown) => error);
+      const { dir, launched, undo } = await beginWithSlowLimit(stack);
       await expect.poll(() => firstProcess(dir), { timeout: 15_000 }).toMatchObject({ state: "S" });
       const { pid, parent } = await firstProcess(dir);
       process.kill(Number(parent), "SIGKILL");
       const killedMs = performance.now();
-      expect(await launched).toMatchObject({
+      expect(await launched.catch((error: unknown) => error)).toMatchObject({
         step: "request",
         unanswered: true,
         died: false,

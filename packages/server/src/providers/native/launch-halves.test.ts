@@ -5,6 +5,7 @@ import { dirname, join } from "node:path";
 import { text } from "node:stream/consumers";
 import { afterEach, beforeEach, expect, it } from "vitest";
 import { agentBinary } from "../../../test/support/agent-binary.ts";
+import { bareLaunch } from "../../../test/support/bare-launch.ts";
 import { nativeHome } from "../../../test/support/native.ts";
 import { mustRun } from "../../../test/support/programs.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
@@ -68,31 +69,14 @@ await describeWith(
 
     /** With files for groups, as those of v1. */
     async function withFiles(...groups: [controller: string, ...files: string[]][]): Promise<LaunchSpec> {
-      const dirs = [];
+      const dirs: { controller: string; path: string }[] = [];
       for (const [controller, ...files] of groups) {
         const path = join(folder, controller);
         await mkdir(join(path, "execs"), { recursive: true });
         for (const file of files) await writeFile(join(path, file), "");
         dirs.push({ controller, path });
       }
-      const ids = { kind: "range", base: 1_879_113_728, count: 65_536 } as const;
-      const cgroup = { version: 1 as const, dirs };
-      const { dir: rootfs } = await busyboxRootfs();
-      const identity = { instanceId: "test", runtimeId: "rt", sandboxId: "sb", token: "" };
-      return {
-        dir: join(folder, "runtime"),
-        record: { version: 1, ...identity, image: "", rootfs, ids, cgroup, createdAt: "" },
-        agent: agentBinary("alcove-agent"),
-        root: { kind: "image", rootfs },
-        ids,
-        hostname: "test",
-        network: "none",
-        cgroup,
-        limits: { memory_mb: 64, vcpus: 1, pids: 64, exec_group: true },
-        added_caps: [],
-        disk: { tmpfs_mb: 16 },
-        proc_outside: false,
-      };
+      return bareLaunch(folder, { base: 1_879_113_728, dirs, execGroup: true });
     }
 
     /** All of them are others than the machine's, and belong to the one of its users. */
