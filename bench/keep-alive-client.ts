@@ -5,6 +5,8 @@ const answerMs = 60_000;
 
 export interface BenchResponse {
   status: number;
+  /** Status line and headers, as they came. */
+  head: string;
   body: string;
 }
 
@@ -69,7 +71,8 @@ export class KeepAliveClient {
     if (headEnd < 0) return;
     const length = Number(/content-length: (\d+)/i.exec(this.#received.slice(0, headEnd))?.[1] ?? "0");
     if (this.#received.length < headEnd + 4 + length) return;
-    const response = { status: Number(this.#received.slice(9, 12)), body: this.#received.slice(headEnd + 4) };
+    const head = this.#received.slice(0, headEnd);
+    const response = { status: Number(head.slice(9, 12)), head, body: this.#received.slice(headEnd + 4) };
     this.#received = "";
     const waiting = this.#waiting;
     this.#waiting = undefined;

@@ -24,12 +24,14 @@ import { previews } from "./scenarios/previews.ts";
 import { sharedUse } from "./scenarios/shared.ts";
 import { smallPieces } from "./scenarios/small-pieces.ts";
 import { controlPlane, nativeSpawn } from "./scenarios/spawn.ts";
+import { spawnHops } from "./scenarios/spawn-hops.ts";
 import { ndjsonStream, rawFiles } from "./scenarios/streams.ts";
 import { projectRoot } from "./service.ts";
 
 const own: Record<string, () => Promise<Row[]>> = {
   "native-exec": nativeExec,
   "native-hops": execHops,
+  "native-spawn-hops": spawnHops,
   "native-spawn": nativeSpawn,
   "native-stream": ndjsonStream,
   "native-small-pieces": smallPieces,

@@ -30,6 +30,13 @@ pub struct Stages {
 }
 
 impl Stages {
+    /// @param asked when the request came: until now a process was made for it.
+    pub fn of_request(asked: Instant) -> Self {
+        let mut stages = Self { since: asked, done: Vec::new() };
+        stages.end("request");
+        stages
+    }
+
     pub fn end(&mut self, name: &'static str) {
         self.done.push((name, self.since.elapsed().as_micros() as u64));
         self.since = Instant::now();
@@ -202,9 +209,9 @@ impl Drop for Begun {
 }
 
 /// @param on_socket once the child has the rest of the way to itself: what is said at the agent's socket waits there for it.
-pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>, on_socket: impl FnOnce()) -> Result<Launched> {
+pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>, stages: Stages, on_socket: impl FnOnce()) -> Result<Launched> {
     let owned = Owned { hostname: spec.hostname.clone(), limits: spec.limits.clone() };
-    begin(spec, ready, Some(owned), on_socket)?.finish()
+    begin(spec, ready, Some(owned), stages, on_socket)?.finish()
 }
 
 /// @param owned none: it is nobody's yet, its groups have no limits and its agent waits: see `park`.
@@ -212,9 +219,9 @@ pub fn begin(
     spec: &LaunchSpec,
     ready: Option<&Ready>,
     owned: Option<Owned>,
+    mut stages: Stages,
     on_socket: impl FnOnce(),
 ) -> Result<Begun> {
-    let mut stages = Stages { since: Instant::now(), done: Vec::new() };
     let limits = owned.is_some();
     let rooted = matches!(spec.ids, IdsSpec::Range { .. });
 
@@ -553,7 +560,7 @@ mod tests {
         ] {
             let (go, status) = (sys::pipe().expect("a pipe"), sys::pipe().expect("a pipe"));
             sys::write_all(status.1.as_raw_fd(), said.as_bytes()).expect("written");
-            let stages = Stages { since: Instant::now(), done: Vec::new() };
+            let stages = Stages::of_request(Instant::now());
             let begun = Begun {
                 pid: 0,
                 start_time: 0,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{AtStep, Result, StepError};
 use crate::folder::{self, Ready};
-use crate::launch::{self, Begun, Launched};
+use crate::launch::{self, Begun, Launched, Stages};
 use crate::spec::{ClaimSpec, LaunchSpec, Request, RootSpec};
 use crate::{cgroup, range, sys};
 
@@ -159,7 +159,7 @@ impl Debt {
 /// Makes a sandbox up to where it becomes somebody's.
 /// @param launcher it does not outlive this process.
 pub fn prepare<'a>(spec: &'a LaunchSpec, ready: Option<&Ready>, socket: OwnedFd, launcher: i32) -> Result<Place<'a>> {
-    let mut begun = launch::begin(spec, ready, None, || ())?;
+    let mut begun = launch::begin(spec, ready, None, Stages::of_request(Instant::now()), || ())?;
     begun.parked()?;
     // For the record of whose it is.
     sys::prepare_file(libc::AT_FDCWD, folder::RECORD).at("directory", folder::RECORD)?;

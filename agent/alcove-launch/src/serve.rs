@@ -3,12 +3,12 @@
 use std::io::BufRead;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::debts::{Debt, Debts};
 use crate::error::{AtStep, Result, StepError};
 use crate::folder::{self, Ready};
-use crate::launch::Launched;
+use crate::launch::{Launched, Stages};
 use crate::park::{self, Parked};
 use crate::pool::Pool;
 use crate::spec::{LaunchSpec, Reply, Request, ShiftSpec};
@@ -152,6 +152,7 @@ fn wait_for_input(mut pool: Option<&mut Pool>, parked: &mut Parked, debts: &mut 
 
 /// What this process lacks to answer a request it may have for the next one: nothing here ends it.
 fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked, debts: &mut Debts) {
+    let asked = Instant::now();
     let request = serde_json::from_slice::<Request>(line);
     let mut place = None;
     match &request {
@@ -186,7 +187,7 @@ fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked, debts: &
             begin_request(parent);
             match (request, place) {
                 (Ok(Request::Prepare { id, spec }), Some(place)) => prepare(id, &spec, ready, place, parent, debt),
-                (Ok(request), _) => handle(request, ready, send_listening, debt),
+                (Ok(request), _) => handle(request, asked, ready, send_listening, debt),
                 (Err(error), _) => {
                     fail(leading_id(line), &StepError::new("request", error.to_string()));
                     debt.settle();
@@ -260,20 +261,23 @@ fn begin_request(parent: i32) {
 pub fn one() -> Result<()> {
     let mut line = Vec::new();
     std::io::stdin().lock().read_until(b'\n', &mut line).at("serve", "standard input")?;
+    let asked = Instant::now();
     match serde_json::from_slice(&line) {
-        Ok(request) => handle(request, None, |_| (), Debt::none()),
+        Ok(request) => handle(request, asked, None, |_| (), Debt::none()),
         Err(error) => fail(leading_id(&line), &StepError::new("request", error.to_string())),
     }
     Ok(())
 }
 
 /// @param on_socket of a launch with this number: see `launch`. A single request has one answer.
-fn handle(request: Request, ready: Option<Ready>, on_socket: fn(u64), debt: Debt) {
+fn handle(request: Request, asked: Instant, ready: Option<Ready>, on_socket: fn(u64), debt: Debt) {
     match request {
-        Request::Launch { id, spec } => match launch::launch(&spec, ready.as_ref(), || on_socket(id)) {
-            Ok(launched) => send_launched(id, launched),
-            Err(error) => fail_launch(id, &error, ready),
-        },
+        Request::Launch { id, spec } => {
+            match launch::launch(&spec, ready.as_ref(), Stages::of_request(asked), || on_socket(id)) {
+                Ok(launched) => send_launched(id, launched),
+                Err(error) => fail_launch(id, &error, ready),
+            }
+        }
         Request::Prepare { id, .. } | Request::Claim { id, .. } => {
             fail(id, &StepError::new("request", "only a launcher that stays can prepare"));
         }

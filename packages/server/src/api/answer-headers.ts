@@ -17,7 +17,12 @@ export const answerHeaders = {
   },
   "Server-Timing": {
     description: "How long each stage took, in milliseconds.",
-    schema: { type: "string", examples: ["queue;dur=0.12, start;dur=41.80"] },
+    schema: {
+      type: "string",
+      examples: [
+        "admission;dur=0.31, wait;dur=0.01, launch;dur=3.80, configure;dur=0.70, provider;dur=4.60, commit;dur=0.28",
+      ],
+    },
   },
   "Retry-After": {
     description: "Seconds after which to try again; absent where it is not known that waiting helps.",

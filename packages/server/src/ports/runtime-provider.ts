@@ -6,6 +6,16 @@ import type { Birth, PoolSlot } from "./store.ts";
 export type { NetworkMode } from "@alcove/wire";
 
 /**
+ * Told that a stage of an operation is over.
+ * @param endedAgoMs how long ago: what a stage consisted of is told after it.
+ */
+export type OnStage = (stage: string, durationMs: number, endedAgoMs?: number) => void;
+
+export interface SpawnOptions extends CallOptions {
+  readonly onStage?: OnStage;
+}
+
+/**
  * Runs sandboxes. Lifecycle methods are idempotent and resumable: after a crash the caller repeats them with the same
  * ids. The contract suite in `contract/provider-contract.ts` is the definition.
  */
@@ -36,10 +46,7 @@ export interface RuntimeProvider extends AsyncDisposable {
    * cut off left of it is found through `inventory`, which lists it with the sandbox it is bound to.
    * @throws NotFound for an image that is not there, with the way to get it; ProviderError; Unavailable.
    */
-  spawn(
-    spec: RuntimeSpec,
-    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
-  ): Promise<SpawnedRuntime>;
+  spawn(spec: RuntimeSpec, options: SpawnOptions): Promise<SpawnedRuntime>;
   /** Every runtime of this instance of ours that exists, running or not, whoever made it, half-made ones included. */
   inventory(options: CallOptions): Promise<InventoryEntry[]>;
   /** Reconnects to a runtime after a restart; a runtime already connected resolves. @throws RuntimeGone when it is dead. */

@@ -13,8 +13,11 @@ export interface Span {
     options?: { attributes?: SpanAttributes; startedMs?: number; kind?: "internal" | "client" },
   ): Span;
   set(attributes: SpanAttributes): void;
-  /** The work is done; a second end is ignored. @param options.error class of what went wrong, such as an error code. */
-  end(options?: { error?: string; attributes?: SpanAttributes }): void;
+  /**
+   * The work is done; a second end is ignored.
+   * @param options.error class of what went wrong, such as an error code. @param options.endedMs monotonic; default: now.
+   */
+  end(options?: { error?: string; attributes?: SpanAttributes; endedMs?: number }): void;
 }
 
 /** Begins traces. Never throws and never waits: what cannot be told is dropped. */

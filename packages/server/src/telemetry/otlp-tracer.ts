@@ -161,7 +161,7 @@ class OtlpSpan implements Span {
     if (!this.#ended) this.#span.setAttributes(attributes);
   }
 
-  end(options: { error?: string; attributes?: SpanAttributes } = {}): void {
+  end(options: { error?: string; attributes?: SpanAttributes; endedMs?: number } = {}): void {
     if (this.#ended) return;
     this.#ended = true;
     if (options.attributes !== undefined) this.#span.setAttributes(options.attributes);
@@ -171,7 +171,8 @@ class OtlpSpan implements Span {
     }
     const { clock, times } = this.#shared;
     // What waits to send it waits for nobody's request.
-    outsideRequests(() => this.#span.end(times.at(clock.monotonicMs())));
+    const endedMs = options.endedMs ?? clock.monotonicMs();
+    outsideRequests(() => this.#span.end(times.at(endedMs)));
   }
 }
 

@@ -3,6 +3,7 @@ import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import type { Clock } from "../../ports/clock.ts";
 import { type DomainError, RuntimeGone, TimedOut, Unavailable } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
+import type { OnStage } from "../../ports/runtime-provider.ts";
 import type { CallOptions, ExecExit } from "../../ports/sandbox-operations.ts";
 import type { Answer } from "../answers/answer-budget.ts";
 import { NoRoom } from "../answers/memory-budget.ts";
@@ -46,7 +47,7 @@ export type BufferedOptions = CallOptions & {
   stdin?: WholeInput;
   encoding?: OutputEncoding;
   answer?: Answer;
-  onStage?: (stage: string, durationMs: number) => void;
+  onStage?: OnStage;
 };
 
 /** Runs commands to their end and collects their output. */

@@ -4,6 +4,7 @@ import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import {
   BadRequest,
   type CallOptions,
+  type OnStage,
   type PoolInUse,
   type PoolRules,
   ResourceLimit,
@@ -42,7 +43,7 @@ import type { NamedSpawns } from "./named-spawns.ts";
 import type { SandboxDirectory } from "./sandbox-directory.ts";
 import type { SandboxCounts } from "./sandbox-tally.ts";
 import { SharedFigures } from "./shared-figures.ts";
-import type { OnStage, SpawnFlow } from "./spawn-flow.ts";
+import type { SpawnFlow } from "./spawn-flow.ts";
 import { checkSpawn, checkTtl, planSpawn, type SpawnInput, type SpawnPlan } from "./spawn-plan.ts";
 import { listUsage, type UsagePage } from "./usage.ts";
 

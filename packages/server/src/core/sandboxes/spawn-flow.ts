@@ -15,6 +15,7 @@ import {
   Conflict,
   DomainError,
   type EmittedEvent,
+  type OnStage,
   ProviderError,
   type RuntimeSpec,
   type SandboxId,
@@ -32,8 +33,6 @@ import { KeyClaimed, keyRememberedMs, type SpawnClaim } from "./idempotency.ts";
 import type { LiveSandbox, Work } from "./live-sandboxes.ts";
 import { logSandbox } from "./sandbox-log.ts";
 import { type SpawnPlan, spawnTtl } from "./spawn-plan.ts";
-
-export type OnStage = (stage: string, durationMs: number) => void;
 
 export interface SpawnOptions {
   id: SandboxId;
@@ -306,9 +305,10 @@ function withSpans(onStage: OnStage | undefined, clock: Clock): { onStage?: OnSt
   const span = currentSpan();
   if (span === undefined) return onStage === undefined ? {} : { onStage };
   return {
-    onStage: (stage, durationMs) => {
-      onStage?.(stage, durationMs);
-      span.child(`spawn ${stage}`, { startedMs: clock.monotonicMs() - durationMs }).end();
+    onStage: (stage, durationMs, endedAgoMs = 0) => {
+      onStage?.(stage, durationMs, endedAgoMs);
+      const endedMs = clock.monotonicMs() - endedAgoMs;
+      span.child(`spawn ${stage}`, { startedMs: endedMs - durationMs }).end({ endedMs });
     },
   };
 }

@@ -20,6 +20,7 @@ import {
   type RuntimeSpec,
   type SandboxOperations,
   type SpawnedRuntime,
+  type SpawnOptions,
   type Timer,
 } from "../../ports/index.ts";
 import { RuntimeLabels, SpawnsUnderWay } from "../runtime-records/index.ts";
@@ -154,17 +155,11 @@ export class CustomProvider implements RuntimeProvider {
     return { isolation: "hosted", network_mode: this.#config.networkMode };
   }
 
-  spawn(
-    spec: RuntimeSpec,
-    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
-  ): Promise<SpawnedRuntime> {
+  spawn(spec: RuntimeSpec, options: SpawnOptions): Promise<SpawnedRuntime> {
     return this.#spawns.run(spec.runtimeId, options, () => this.#spawn(spec, options));
   }
 
-  async #spawn(
-    spec: RuntimeSpec,
-    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
-  ): Promise<SpawnedRuntime> {
+  async #spawn(spec: RuntimeSpec, options: SpawnOptions): Promise<SpawnedRuntime> {
     options.signal.throwIfAborted();
     const { runtimeId } = spec;
     const earlier = this.#making.get(runtimeId);

@@ -17,6 +17,7 @@ import {
   type InventoryEntry,
   type MadeAhead,
   type NetworkChange,
+  type OnStage,
   type ProviderCheck,
   ProviderError,
   RuntimeElsewhere,
@@ -27,6 +28,7 @@ import {
   type SandboxId,
   type SandboxOperations,
   type SpawnedRuntime,
+  type SpawnOptions,
 } from "../../ports/index.ts";
 import { type PullLimits, usualPulls } from "../../pulls/pull-turns.ts";
 import { agentCapabilities, sharedWatchTable } from "../agent/index.ts";
@@ -316,17 +318,11 @@ export class DockerProvider implements RuntimeProvider {
     };
   }
 
-  spawn(
-    spec: RuntimeSpec,
-    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
-  ): Promise<SpawnedRuntime> {
+  spawn(spec: RuntimeSpec, options: SpawnOptions): Promise<SpawnedRuntime> {
     return this.#spawns.run(spec.runtimeId, options, () => this.#spawnOnce(spec, options));
   }
 
-  async #spawnOnce(
-    spec: RuntimeSpec,
-    { signal, onStage }: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
-  ): Promise<SpawnedRuntime> {
+  async #spawnOnce(spec: RuntimeSpec, { signal, onStage }: SpawnOptions): Promise<SpawnedRuntime> {
     signal.throwIfAborted();
     const { runtimeId } = spec;
     if (this.#connected.get(runtimeId) !== undefined) {
@@ -499,7 +495,7 @@ export class DockerProvider implements RuntimeProvider {
 
   async #spawn(
     spec: RuntimeSpec,
-    options: CallOptions & { onStage: (stage: string, durationMs: number) => void },
+    options: CallOptions & { onStage: OnStage },
   ): Promise<{ runtime: ConnectedRuntime; image: string }> {
     await this.#records.inSight();
     const tools = await this.#tools(options);

@@ -1,5 +1,12 @@
 import { deadlineAfter } from "../../platform/deadline.ts";
-import { type CallOptions, type Clock, type RuntimeSpec, Unavailable } from "../../ports/index.ts";
+import { stagesOf } from "../../platform/stages.ts";
+import {
+  type CallOptions,
+  type Clock,
+  type OnStage,
+  type RuntimeSpec,
+  Unavailable,
+} from "../../ports/index.ts";
 import { noteOf } from "../runtime-records/index.ts";
 import { type AgentBinding, agentTimeoutMs } from "./agent-binding.ts";
 import type { AgentDelivery } from "./agent-delivery.ts";
@@ -11,8 +18,6 @@ import { networkFor } from "./network-mode.ts";
 import type { OutboundNetworks } from "./outbound-networks.ts";
 import type { PreparedContainers } from "./prepared-containers.ts";
 import type { RuntimeRecord, RuntimeRecords } from "./runtime-records.ts";
-
-type OnStage = (stage: string, durationMs: number) => void;
 
 export interface SpawnerParts {
   networkMode: string;
@@ -61,7 +66,7 @@ export class Spawner {
       createdAt: clock.now().toISOString(),
       sandbox: noteOf(spec),
     };
-    const stage = stages(clock, onStage);
+    const stage = stagesOf(onStage, () => clock.monotonicMs());
     const attach = async () => {
       await networks.attach(spec.runtimeId, { signal });
       stage("network");
@@ -113,14 +118,4 @@ export class Spawner {
       );
     }
   }
-}
-
-/** Tells each stage's duration as it ends. */
-function stages(clock: Clock, onStage: OnStage): (stage: string) => void {
-  let since = clock.monotonicMs();
-  return (stage) => {
-    const now = clock.monotonicMs();
-    onStage(stage, now - since);
-    since = now;
-  };
 }

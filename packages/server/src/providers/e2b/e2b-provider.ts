@@ -18,6 +18,7 @@ import {
   type RuntimeSpec,
   type SandboxOperations,
   type SpawnedRuntime,
+  type SpawnOptions,
 } from "../../ports/index.ts";
 import { ofInstallation, ofRuntime, RuntimeLabels, SpawnsUnderWay } from "../runtime-records/index.ts";
 import { AnswerBounds } from "./answer-bounds.ts";
@@ -136,17 +137,11 @@ export class E2bProvider implements RuntimeProvider {
     };
   }
 
-  spawn(
-    spec: RuntimeSpec,
-    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
-  ): Promise<SpawnedRuntime> {
+  spawn(spec: RuntimeSpec, options: SpawnOptions): Promise<SpawnedRuntime> {
     return this.#spawns.run(spec.runtimeId, options, () => this.#spawn(spec, options));
   }
 
-  async #spawn(
-    spec: RuntimeSpec,
-    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
-  ): Promise<SpawnedRuntime> {
+  async #spawn(spec: RuntimeSpec, options: SpawnOptions): Promise<SpawnedRuntime> {
     options.signal.throwIfAborted();
     const { runtimeId } = spec;
     const earlier = this.#making.get(runtimeId);
@@ -180,10 +175,7 @@ export class E2bProvider implements RuntimeProvider {
       );
   }
 
-  async #make(
-    spec: RuntimeSpec,
-    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
-  ): Promise<void> {
+  async #make(spec: RuntimeSpec, options: SpawnOptions): Promise<void> {
     const startedAt = performance.now();
     const lifetimeMs = Math.min(spec.expiresInMs ?? this.#config.maxLifetimeMs, this.#config.maxLifetimeMs);
     const access = await this.#create(spec, Math.max(1_000, lifetimeMs));

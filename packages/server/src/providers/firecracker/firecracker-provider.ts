@@ -7,6 +7,7 @@ import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import { exists, orMissing } from "../../platform/missing.ts";
 import { isAlive } from "../../platform/process-identity.ts";
+import { stagesOf } from "../../platform/stages.ts";
 import {
   type CallOptions,
   type GuardState,
@@ -21,6 +22,7 @@ import {
   type SandboxId,
   type SandboxOperations,
   type SpawnedRuntime,
+  type SpawnOptions,
 } from "../../ports/index.ts";
 import { agentCapabilities, sharedWatchTable } from "../agent/index.ts";
 import { DiskGuard, spaceOf } from "../guards/index.ts";
@@ -69,8 +71,6 @@ export const firecrackerCapabilities: readonly Capability[] = [
   "microvm",
   "vsock_agent",
 ];
-
-type Stages = { onStage?: (stage: string, durationMs: number) => void };
 
 /**
  * Sandboxes as microVMs of Firecracker, one process for each. A runtime is: being made (`#spawning`), connected
@@ -244,11 +244,11 @@ export class FirecrackerProvider implements RuntimeProvider {
     };
   }
 
-  spawn(spec: RuntimeSpec, options: CallOptions & Stages): Promise<SpawnedRuntime> {
+  spawn(spec: RuntimeSpec, options: SpawnOptions): Promise<SpawnedRuntime> {
     return this.#spawns.run(spec.runtimeId, options, () => this.#spawnOnce(spec, options));
   }
 
-  async #spawnOnce(spec: RuntimeSpec, options: CallOptions & Stages): Promise<SpawnedRuntime> {
+  async #spawnOnce(spec: RuntimeSpec, options: SpawnOptions): Promise<SpawnedRuntime> {
     options.signal.throwIfAborted();
     if (this.#connected.has(spec.runtimeId)) {
       const record = await this.#records.readIfWhole(spec.runtimeId);
@@ -363,10 +363,10 @@ export class FirecrackerProvider implements RuntimeProvider {
     await this.#records[Symbol.asyncDispose]();
   }
 
-  async #spawn(spec: RuntimeSpec, options: CallOptions & Stages): Promise<SpawnedRuntime> {
+  async #spawn(spec: RuntimeSpec, options: SpawnOptions): Promise<SpawnedRuntime> {
     const { runtimeId } = spec;
     refuseMachine(spec, { hasTaps: this.#taps.size > 0 });
-    const stage = stagesOf(options);
+    const stage = stagesOf(options.onStage);
     const made: Made & { image?: string } = {};
     try {
       await this.#records.inSight();
@@ -499,16 +499,6 @@ export class FirecrackerProvider implements RuntimeProvider {
       this.#stopping.delete(runtimeId);
     }
   }
-}
-
-/** Tells how long each part took since the one before. */
-function stagesOf({ onStage }: Stages): (name: string) => void {
-  let startedAt = performance.now();
-  return (name) => {
-    const now = performance.now();
-    onStage?.(name, now - startedAt);
-    startedAt = now;
-  };
 }
 
 function gone(runtimeId: RuntimeId): RuntimeGone {

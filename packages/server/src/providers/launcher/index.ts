@@ -7,7 +7,7 @@ export {
   openGroupParents,
 } from "./group-parents.ts";
 export { KeptNetwork } from "./kept-network.ts";
-export { Launcher, LauncherFailure } from "./launcher.ts";
+export { Launcher, LauncherFailure, type LaunchReply } from "./launcher.ts";
 export {
   findSlirp,
   type OutboundConfig,

@@ -9,6 +9,7 @@ import type {
   RuntimeProvider,
   RuntimeSpec,
   SpawnedRuntime,
+  SpawnOptions,
 } from "../../ports/runtime-provider.ts";
 import type { CallOptions, SandboxOperations } from "../../ports/sandbox-operations.ts";
 import { type MockBehaviour, readBehaviour } from "./behaviour.ts";
@@ -74,10 +75,7 @@ export class MockProvider implements RuntimeProvider {
     return { max_workers: this.#config.maxWorkers, simulated: true };
   }
 
-  async spawn(
-    spec: RuntimeSpec,
-    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
-  ): Promise<SpawnedRuntime> {
+  async spawn(spec: RuntimeSpec, options: SpawnOptions): Promise<SpawnedRuntime> {
     options.signal.throwIfAborted();
     const behaviour = readBehaviour(spec.metadata);
     if (spec.user !== undefined && findUser(spec.user) === undefined)

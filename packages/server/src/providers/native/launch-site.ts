@@ -14,6 +14,7 @@ import {
   findSlirp,
   Launcher,
   LauncherFailure,
+  type LaunchReply,
   type LaunchSpec,
   outboundSpec,
   slirpMissing,
@@ -22,6 +23,7 @@ import { readyDisks } from "./disk-template.ts";
 import { ExecGroups } from "./exec-groups.ts";
 import { diskFor, idsFor, type LaunchGround, rootFor } from "./launch-ground.ts";
 import { type NativeProviderConfig, networkOf, newLaunchSpec, newRecord } from "./launch-plan.ts";
+import type { LaunchedRuntime } from "./launched-runtime.ts";
 import { PreparedSandboxes } from "./prepared-sandboxes.ts";
 import { probeSpec } from "./probe.ts";
 import { Removals } from "./removals.ts";
@@ -142,7 +144,7 @@ export class LaunchSite implements AsyncDisposable {
     spec: RuntimeSpec,
     root: LaunchSpec["root"],
     onSocket: (record: RuntimeRecord, connection?: Duplex) => void = () => undefined,
-  ): Promise<RuntimeRecord> {
+  ): Promise<LaunchedRuntime> {
     // What is not installed is no want of room that others could make.
     if (networkOf(spec, this.#config) === "outbound") await this.slirp();
     using _ = this.#preparing.busy();
@@ -183,7 +185,7 @@ export class LaunchSite implements AsyncDisposable {
     spec: RuntimeSpec,
     root: LaunchSpec["root"],
     onSocket: (record: RuntimeRecord) => void,
-  ): Promise<RuntimeRecord> {
+  ): Promise<LaunchedRuntime> {
     const beganMs = performance.now();
     const { runtimeId } = spec;
     try {
@@ -200,34 +202,34 @@ export class LaunchSite implements AsyncDisposable {
     spec: RuntimeSpec,
     root: LaunchSpec["root"],
     onSocket: (record: RuntimeRecord) => void,
-  ): Promise<RuntimeRecord> {
+  ): Promise<LaunchedRuntime> {
     using _groups = spec.slot && this.#holdGroups(ground, spec.slot);
     const { record, launch } = await this.#planned(ground, spec, root);
     const onListening = () => onSocket(record);
+    let launched: LaunchReply;
     try {
-      await this.#launcher.launch(launch, onListening);
+      launched = await this.#launcher.launch(launch, onListening);
     } catch (error) {
       // A directory in the way is what a spawn before a crash left: spawns are repeated with the same id.
       const taken =
         error instanceof LauncherFailure && error.step === "directory" && error.errno === errnoExists;
       if (!taken && !this.#layersLost) throw error;
-      await this.#relaunch(ground, launch, { attempts: taken ? 1 : readyDisks + 1, onListening });
+      launched = await this.#relaunch(ground, launch, { attempts: taken ? 1 : readyDisks + 1, onListening });
     }
     this.#layersLost = false;
-    return record;
+    return { record, stages: launched.stages };
   }
 
   async #relaunch(
     ground: LaunchGround,
     launch: LaunchSpec,
     { attempts, onListening }: { attempts: number; onListening: () => void },
-  ): Promise<void> {
+  ): Promise<LaunchReply> {
     const runtimeId = launch.record.runtimeId as RuntimeId;
     for (let attempt = 1; ; attempt += 1) {
       await this.#removals.removeDir(ground, launch.dir, { runtimeId });
       try {
-        await this.#launcher.launch(launch, onListening);
-        return;
+        return await this.#launcher.launch(launch, onListening);
       } catch (error) {
         if (attempt >= attempts) throw error;
       }

@@ -22,17 +22,26 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "spawns o
     await home.remove();
   });
 
-  const stages: string[] = [];
+  const stages: [name: string, durationMs: number, endedAgoMs?: number][] = [];
   const spawn = (ownerId: string, image = testImage, signal = AbortSignal.timeout(100_000)) => {
     const ids = { runtimeId: randomIds.runtimeId(), sandboxId: randomIds.sandboxId() };
     const size = { memoryMb: 16, vcpus: 1, expiresInMs: 600_000 };
-    const options = { signal, onStage: (stage: string) => stages.push(stage) };
+    const options = { signal, onStage: (...stage: (typeof stages)[number]) => stages.push(stage) };
     return provider.spawn({ ...ids, ...size, ownerId, image, env: {}, metadata: {} }, options);
   };
 
-  it("what a spawn waits for is a stage of its own", async () => {
+  it("what a spawn waits for is a stage of its own, and the launcher's steps are parts of another", async () => {
     await spawn("ann");
-    expect(stages).toEqual(["wait", "launch", "configure"]);
+    const parts = stages.filter(([name]) => name.startsWith("launch "));
+    const others = stages.filter((stage) => !parts.includes(stage));
+    expect(others.map(([name]) => name)).toEqual(["wait", "launch", "configure"]);
+    expect(parts.map(([name]) => name)).toEqual(
+      expect.arrayContaining(["launch request", "launch directory", "launch record", "launch inside"]),
+    );
+    const [, wholeMs] = others[1] ?? ["", 0];
+    const [first, last] = [parts[0], parts.at(-1)];
+    expect(last?.[2]).toBeCloseTo(0);
+    expect((first?.[1] ?? 0) + (first?.[2] ?? 0)).toBeLessThanOrEqual(wholeMs);
   });
 
   it("one owner's many leave another's its turn", { timeout: 120_000 }, async () => {

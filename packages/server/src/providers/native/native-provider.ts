@@ -28,6 +28,7 @@ import {
   type SandboxId,
   type SandboxOperations,
   type SpawnedRuntime,
+  type SpawnOptions,
 } from "../../ports/index.ts";
 import { AgentClient, agentCapabilities, unixDialer } from "../agent/index.ts";
 import { DiskGuard, spaceOf } from "../guards/index.ts";
@@ -39,6 +40,7 @@ import type { ExecGroups } from "./exec-groups.ts";
 import type { LaunchGround } from "./launch-ground.ts";
 import { type NativeProviderConfig, networkOf } from "./launch-plan.ts";
 import { LaunchSite } from "./launch-site.ts";
+import { type LaunchedRuntime, tellParts } from "./launched-runtime.ts";
 import { layerSizes } from "./layer-sizes.ts";
 import { MemoryGuards } from "./memory-guards.ts";
 import { newProbeId, probeSpec } from "./probe.ts";
@@ -246,17 +248,11 @@ export class NativeProvider implements RuntimeProvider {
     };
   }
 
-  spawn(
-    spec: RuntimeSpec,
-    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
-  ): Promise<SpawnedRuntime> {
+  spawn(spec: RuntimeSpec, options: SpawnOptions): Promise<SpawnedRuntime> {
     return this.#spawns.run(spec.runtimeId, options, () => this.#spawnOnce(spec, options));
   }
 
-  async #spawnOnce(
-    spec: RuntimeSpec,
-    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
-  ): Promise<SpawnedRuntime> {
+  async #spawnOnce(spec: RuntimeSpec, options: SpawnOptions): Promise<SpawnedRuntime> {
     options.signal.throwIfAborted();
     const known = this.#connected.get(spec.runtimeId);
     if (known !== undefined) return { image: known.record.image };
@@ -292,7 +288,7 @@ export class NativeProvider implements RuntimeProvider {
     ground: LaunchGround,
     spec: RuntimeSpec,
     root: LaunchSpec["root"],
-    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
+    options: SpawnOptions,
   ): Promise<{ error: unknown } | undefined> {
     try {
       await this.#start(ground, spec, root, options);
@@ -449,7 +445,7 @@ export class NativeProvider implements RuntimeProvider {
     ground: LaunchGround,
     spec: RuntimeSpec,
     root: LaunchSpec["root"],
-    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
+    options: SpawnOptions,
   ): Promise<void> {
     const { runtimeId } = spec;
     await this.#destroying.get(runtimeId);
@@ -467,17 +463,19 @@ export class NativeProvider implements RuntimeProvider {
     this.#launching.set(runtimeId, launched);
     // While others work for the launch.
     this.#memoryGuards.seeOthersSoon();
-    let record: RuntimeRecord | undefined;
+    let made: LaunchedRuntime | undefined;
     try {
-      record = await abortable(launched, options.signal);
+      made = await abortable(launched, options.signal);
     } finally {
       // An aborted caller leaves; destroy() waits for the launch to come to its end.
       const forget = () => this.#launching.delete(runtimeId);
       launched.then(forget, forget);
-      if (record === undefined) early.take();
+      if (made === undefined) early.take();
     }
+    const { record, stages } = made;
     const launchedAt = performance.now();
     options.onStage?.("launch", launchedAt - startedAt);
+    if (options.onStage !== undefined) tellParts(stages, options.onStage);
     const { client, groups } = await (early.take(record) ?? this.#bind(record, spec, options));
     options.onStage?.("configure", performance.now() - launchedAt);
     const hasNetwork = networkOf(spec, this.#config) === "outbound";

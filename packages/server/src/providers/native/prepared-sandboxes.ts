@@ -8,6 +8,7 @@ import type { Launcher, LaunchSpec } from "../launcher/index.ts";
 import { newPreparedId, PreparedStock } from "../prepared/index.ts";
 import type { LaunchGround } from "./launch-ground.ts";
 import { type NativeProviderConfig, networkOf } from "./launch-plan.ts";
+import type { LaunchedRuntime } from "./launched-runtime.ts";
 import {
   fingerprintOf,
   type PreparedSandbox,
@@ -124,7 +125,7 @@ export class PreparedSandboxes implements AsyncDisposable {
     spec: RuntimeSpec,
     root: LaunchSpec["root"],
     onSocket: (record: RuntimeRecord, connection: Duplex) => void,
-  ): Promise<RuntimeRecord | undefined> {
+  ): Promise<LaunchedRuntime | undefined> {
     this.#canPrepare = canPrepare(ground);
     // A probe tries all of a launch, and is no spawn.
     if (isOurs(spec.runtimeId) || !this.#canPrepare) return undefined;
@@ -138,7 +139,7 @@ export class PreparedSandboxes implements AsyncDisposable {
     spec: RuntimeSpec,
     root: LaunchSpec["root"],
     onSocket: (record: RuntimeRecord, connection: Duplex) => void,
-  ): Promise<RuntimeRecord | undefined> {
+  ): Promise<LaunchedRuntime | undefined> {
     const { runtimeId } = spec;
     // Groups of the pool are elsewhere, and a runtime keeps the range it has.
     if (spec.slot !== undefined) return undefined;
@@ -159,8 +160,8 @@ export class PreparedSandboxes implements AsyncDisposable {
       // Where the caller has left meanwhile nobody speaks over it: that its agent ended before taking it is told to nobody else then.
       found.connection.on("error", () => undefined);
       onSocket(planned.record, found.connection);
-      await claim;
-      return planned.record;
+      const { stages } = await claim;
+      return { record: planned.record, stages };
     } catch (error) {
       found.connection.destroy();
       this.#logger.info({ err: error, runtime_id: runtimeId }, "a prepared sandbox could not be claimed");

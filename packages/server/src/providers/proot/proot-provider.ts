@@ -9,6 +9,7 @@ import { messageOf } from "../../platform/message-of.ts";
 import { orMissing } from "../../platform/missing.ts";
 import { identify, isAlive } from "../../platform/process-identity.ts";
 import { runProgram } from "../../platform/run-program.ts";
+import { stagesOf } from "../../platform/stages.ts";
 import {
   BadRequest,
   type CallOptions,
@@ -23,6 +24,7 @@ import {
   type SandboxId,
   type SandboxOperations,
   type SpawnedRuntime,
+  type SpawnOptions,
 } from "../../ports/index.ts";
 import {
   AgentClient,
@@ -144,17 +146,11 @@ export class ProotProvider implements RuntimeProvider {
     return { isolation: "none", fake_root: !this.#asRoot };
   }
 
-  spawn(
-    spec: RuntimeSpec,
-    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
-  ): Promise<SpawnedRuntime> {
+  spawn(spec: RuntimeSpec, options: SpawnOptions): Promise<SpawnedRuntime> {
     return this.#spawns.run(spec.runtimeId, options, () => this.#spawnOnce(spec, options));
   }
 
-  async #spawnOnce(
-    spec: RuntimeSpec,
-    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
-  ): Promise<SpawnedRuntime> {
+  async #spawnOnce(spec: RuntimeSpec, options: SpawnOptions): Promise<SpawnedRuntime> {
     options.signal.throwIfAborted();
     if (this.#connected.has(spec.runtimeId)) {
       const record = await this.#records.readIfWhole(spec.runtimeId);
@@ -254,18 +250,10 @@ export class ProotProvider implements RuntimeProvider {
     await this.#records[Symbol.asyncDispose]();
   }
 
-  async #spawn(
-    spec: RuntimeSpec,
-    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
-  ): Promise<SpawnedRuntime> {
+  async #spawn(spec: RuntimeSpec, options: SpawnOptions): Promise<SpawnedRuntime> {
     this.#refuse(spec);
     const { runtimeId } = spec;
-    let startedAt = performance.now();
-    const stage = (name: string) => {
-      const now = performance.now();
-      options.onStage?.(name, now - startedAt);
-      startedAt = now;
-    };
+    const stage = stagesOf(options.onStage);
     const record: RuntimeRecord = {
       version: 1,
       instanceId: this.#instanceId,
