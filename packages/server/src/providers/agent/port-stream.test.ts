@@ -20,28 +20,33 @@ async function dialled(
   act: (connection: FakeConnection, bytes: Buffer) => void = say,
   answer = (connection: FakeConnection) => connection.frame(frameKinds.reply, {}),
 ) {
-  const agent = await fakeAgent(
-    (_request, connection) => answer(connection),
-    (kind, bytes, connection) => {
-      if (kind === frameKinds.data) act(connection, bytes);
-    },
+  await using begun = new AsyncDisposableStack();
+  const agent = begun.use(
+    await fakeAgent(
+      (_request, connection) => answer(connection),
+      (kind, bytes, connection) => {
+        if (kind === frameKinds.data) act(connection, bytes);
+      },
+    ),
   );
   const dial = unixDialer(agent.path);
-  const client = new AgentClient({
-    dial,
-    token: "0".repeat(64),
-    name: "sb-test",
-    owner: "",
-    logger: silentLogger,
-  });
+  const client = begun.use(
+    new AgentClient({
+      dial,
+      token: "0".repeat(64),
+      name: "sb-test",
+      owner: "",
+      logger: silentLogger,
+    }),
+  );
   const stream = await client.dialPort(80, options());
   stream.readerCopies = readerCopies;
+  const all = begun.move();
   return {
     stream,
     async [Symbol.asyncDispose]() {
       stream.destroy();
-      await client[Symbol.asyncDispose]();
-      await agent[Symbol.asyncDispose]();
+      await all.disposeAsync();
     },
   };
 }
