@@ -417,7 +417,8 @@ fn proc_from_outside(namespace: &OwnedFd) -> Result<OwnedFd> {
     const STEP: &str = "proc";
     let (reader, writer) = sys::pipe().at(STEP, "pipe")?;
     let shared = libc::CLONE_FILES as u64;
-    if sys::clone_process(shared, None).at(STEP, "clone")? == 0 {
+    let helper = sys::clone_process(shared, None).at(STEP, "clone")?;
+    if helper == 0 {
         let made = (|| {
             // SAFETY: a descriptor of ours.
             sys::check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWPID) } as libc::c_long)?;
@@ -439,6 +440,17 @@ fn proc_from_outside(namespace: &OwnedFd) -> Result<OwnedFd> {
             let _ = sys::write_all(writer.as_raw_fd(), &answer.to_ne_bytes());
         }
         end_sharing();
+    }
+    mount_told(&reader, helper)
+}
+
+/// What a helper that shares our descriptors has made. We hold the pipe's other end too: that of one that is killed does not close it, as
+/// the child's end kills what is in its namespace.
+fn mount_told(reader: &OwnedFd, helper: i32) -> Result<OwnedFd> {
+    const STEP: &str = "proc";
+    let process = sys::pidfd_open(helper).at(STEP, "helper")?;
+    if !sys::wait_readable_of(reader.as_raw_fd(), process.as_raw_fd()).at(STEP, "answer")? {
+        return Err(StepError::new("inside", "the sandbox's first process ended before it began"));
     }
     let mut answer = [0u8; 4];
     let count = sys::read(reader.as_raw_fd(), &mut answer).at(STEP, "answer")?;
@@ -500,7 +512,7 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::time::Instant;
 
-    use super::{Begun, Namespaces, Stages, outcome_of, unprotected};
+    use super::{Begun, Namespaces, Stages, mount_told, outcome_of, unprotected};
     use crate::error::StepError;
     use crate::spec::LaunchSpec;
     use crate::sys;
@@ -575,6 +587,16 @@ mod tests {
             assert_eq!(begun.cause_of(network()).step, step, "{said}");
             drop(writer);
         }
+    }
+
+    #[test]
+    fn who_is_killed_before_it_has_made_a_procfs_is_not_waited_for() {
+        let (reader, _ours) = sys::pipe().expect("a pipe");
+        let mut helper = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        helper.kill().expect("killed");
+        let ended = mount_told(&reader, helper.id() as i32).expect_err("a failure");
+        helper.wait().expect("its end");
+        assert!(ended.message.contains("ended before it began"), "{ended}");
     }
 
     #[test]

@@ -268,6 +268,20 @@ pub fn wait_ended(fd: RawFd) -> io::Result<()> {
     }
 }
 
+/// Waits until there is something to read, or who would write it has ended: for a pipe whose other end is open elsewhere too.
+/// @param process its descriptor.
+/// @returns whether there is something to read.
+pub fn wait_readable_of(fd: RawFd, process: RawFd) -> io::Result<bool> {
+    let mut entries = [fd, process].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    loop {
+        // SAFETY: both entries are alive through the call.
+        match check(unsafe { libc::poll(entries.as_mut_ptr(), 2, -1) } as libc::c_long) {
+            Err(error) if errno_is(&error, libc::EINTR) => {}
+            other => return other.map(|_| entries[0].revents & libc::POLLIN != 0),
+        }
+    }
+}
+
 /// Renames what is at an absolute path, and nothing that is there already gives way to it.
 pub fn rename_new(from: &str, to: &str) -> io::Result<()> {
     rename_by(libc::AT_FDCWD, from, to, libc::RENAME_NOREPLACE)
