@@ -35,10 +35,16 @@ impl Processors {
 
     /// As `give_to`; where none of them is allowed any more, whatever is. Async-signal-safe.
     pub fn give_back_to(&self, thread: i32) -> io::Result<()> {
-        match self.give_to(thread) {
-            Err(error) if errno_is(&error, libc::EINVAL) => Self::all().give_to(thread),
-            other => other,
+        // Refused as well, since Linux 6.2, while what its groups allow is being changed: that passes.
+        const ATTEMPTS: usize = 4;
+        let mut given = Ok(());
+        for set in [*self; ATTEMPTS].into_iter().chain([Self::all(); ATTEMPTS]) {
+            given = set.give_to(thread);
+            if !given.as_ref().is_err_and(|error| errno_is(error, libc::EINVAL)) {
+                break;
+            }
         }
+        given
     }
 
     fn all() -> Self {
@@ -104,8 +110,8 @@ pub fn leave_processor(thread: i32, processor: usize, all: &Processors) -> io::R
         return Ok(());
     }
     match others.give_to(thread) {
-        // Its group has this one alone.
-        Err(error) if errno_is(&error, libc::EINVAL) => return Ok(()),
+        // Its group has this one alone, or is given others just now: it may have been narrowed all the same.
+        Err(error) if errno_is(&error, libc::EINVAL) => {}
         // One that is elsewhere stays there.
         other => other?,
     }

@@ -105,3 +105,46 @@ fn who_is_to_be_given_what_is_not_allowed_any_more_is_given_what_is() {
     .join()
     .expect("joined");
 }
+
+#[test]
+fn who_is_given_back_processors_while_those_of_its_group_change_has_what_the_group_has_then() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let (root, group) = ("/sys/fs/cgroup/cpuset", format!("/sys/fs/cgroup/cpuset/alcove-sys-{}", std::process::id()));
+    let of_all = |name: &str| std::fs::read_to_string(format!("{root}/{name}")).unwrap_or_default();
+    let (all, memory) = (of_all("cpuset.cpus"), of_all("cpuset.mems"));
+    if all.trim() != "0-1" || std::fs::create_dir(&group).is_err() {
+        eprintln!("skipped: no group of processors can be made here, or there are not two");
+        return;
+    }
+    let write = |name: &str, text: &str| std::fs::write(format!("{group}/{name}"), text).expect(name);
+    write("cpuset.mems", &memory);
+    write("cpuset.cpus", &all);
+    let done = AtomicBool::new(false);
+    let (refused, left) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                ["0", "1", "0-1"].iter().for_each(|some| write("cpuset.cpus", some));
+            }
+        });
+        let tried = scope.spawn(|| {
+            let whole = alcove_sys::Processors::of_this_thread();
+            write("tasks", "0");
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(3);
+            let mut refused = usize::from(whole.is_err());
+            while let Some(whole) = whole.as_ref().ok().filter(|_| std::time::Instant::now() < until) {
+                let _ = alcove_sys::processor().and_then(|here| alcove_sys::Processors::only(here).give_to(0));
+                refused += usize::from(whole.give_back_to(0).is_err());
+            }
+            done.store(true, Ordering::Relaxed);
+            refused
+        });
+        let refused = tried.join();
+        (refused, std::fs::write(format!("{root}/tasks"), "0"))
+    });
+    let removed = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::fs::remove_dir(&group).is_ok()
+    });
+    assert_eq!(refused.expect("joined"), 0);
+    assert!(left.is_ok() && removed, "{group} is left");
+}

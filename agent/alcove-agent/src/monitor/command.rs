@@ -12,7 +12,11 @@ pub const STACK_WORDS: usize = 64 * 1024 / 8;
 /// is copied, and its failures are simply left in the plan.
 /// @param all what both may use afterwards; none where it is to begin anywhere.
 pub fn start(plan: &mut Plan, all: Option<sys::Processors>, stack: &mut [u64]) -> Report {
-    plan.processors = all.filter(|_| stay().is_ok());
+    plan.processors = all;
+    if all.is_some() {
+        // Where it fails it may keep to one all the same, while what its groups allow is being changed.
+        let _ = stay();
+    }
     let pid = clone(plan, stack);
     let report = match (pid, plan.failure.get()) {
         (-1, _) => Report::Failed { stage: Stage::Fork, errno: sys::errno(), pid: 0 },
@@ -70,7 +74,8 @@ unsafe fn become_command(plan: &Plan) -> (Stage, i32) {
     }
     // A program asks at its beginning how many there are.
     if plan.processors.is_some_and(|all| all.give_back_to(0).is_err()) {
-        return (Stage::Setup, sys::errno());
+        // What its groups allow changes without pause: nothing is wrong with what was asked for.
+        return (Stage::Setup, libc::EAGAIN);
     }
     // Before it is anything else, and not without: whatever it starts is in there too.
     for fd in &plan.join {
