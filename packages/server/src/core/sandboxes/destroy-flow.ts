@@ -81,7 +81,7 @@ export class DestroyFlow {
     },
   ): Promise<boolean> {
     const { live, store, registry } = this.#context;
-    let [cancelled, ownerId] = [false, ""];
+    let cancelled = false;
     for (;;) {
       options.signal.throwIfAborted();
       const work = live.workOn(id);
@@ -92,7 +92,8 @@ export class DestroyFlow {
       }
       if (work !== undefined) {
         if (work.kind !== "other") {
-          ownerId = live.ownerOf(id) ?? "";
+          // Before it leaves: who repeats this meanwhile, or had no answer, finds neither it nor a row.
+          this.#keepWithdrawn(id, live.ownerOf(id) ?? "");
           work.cancel(new DestroyedMeanwhile(id));
           cancelled = true;
         }
@@ -107,7 +108,6 @@ export class DestroyFlow {
       }
       const row = await store.sandboxes.get(id as LiveSandbox["row"]["id"]);
       if (row?.state === "destroyed") return true;
-      if (row === undefined && cancelled) this.#keepWithdrawn(id, ownerId);
       if (row === undefined && this.#withdrawn.has(id)) return true;
       if (row === undefined) throw sandboxNotFound(id);
       if (!registry.reaches(row)) throw workerUnavailable(row);

@@ -343,6 +343,19 @@ describe("spawn requests", () => {
     expect(h.provider.specs).toHaveLength(2);
   });
 
+  it("that were taken out of the queue are gone to who asks while the destroy before still waits", async () => {
+    const h = await harness({ defaults: { maxSandboxes: 1, spawnOverflow: "queue" } });
+    await h.spawn();
+    const waiting = h.spawn({ ownerId: "ann" });
+    await settle();
+    const id = h.events.events.find(({ type }) => type === "spawn.queued")?.sandboxId ?? "";
+    const first = h.service.destroy(id, { signal: forever });
+    await expect(waiting).rejects.toBeInstanceOf(Conflict);
+    expect(await h.service.ownerOf(id)).toBe("ann");
+    await h.service.destroy(id, { signal: forever });
+    await first;
+  });
+
   it("are not waited for without letting the event loop turn: destroy of a spawn that gets its place", async () => {
     const h = await harness({ defaults: { maxSandboxes: 1, spawnOverflow: "queue" } });
     for (let round = 0; round < 20; round++) {
