@@ -23,6 +23,17 @@ export function namingDamage(error: unknown, file: string): unknown {
   return isDamage(error) ? damagedDatabase(file, error) : error;
 }
 
+/** As `namingDamage`, and for whatever else SQLite refused the file for as a whole. */
+export function namingFile(error: unknown, file: string): unknown {
+  // What has its cause in SQLite, a step of a migration for instance, says more already.
+  if (isDamage(error) || saidBySqlite(error) !== error) return namingDamage(error, file);
+  return new Error(
+    `the database ${file} cannot be opened (${messageOf(error)}): see whose it is and who else has it open; where it is ` +
+      "damaged, put a backup in its place (docs/operations/backup.md)",
+    { cause: error },
+  );
+}
+
 export function damagedDatabase(file: string, cause: unknown): Error {
   return new Error(
     `the database ${file} is damaged (${messageOf(saidBySqlite(cause))}): put a backup in its place ` +

@@ -1,7 +1,7 @@
 import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
 import { once } from "node:events";
-import { mkdtempSync, rmSync, statSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { createInterface } from "node:readline";
@@ -51,6 +51,19 @@ describe("SqliteStore", () => {
     await write();
     await write();
     expect(logMb()).toBeLessThan(17);
+  });
+
+  it.each([
+    ["of a format that SQLite does not know", 47, 9],
+    ["that SQLite may only read", 18, 7],
+  ])("names a file %s", async (_, offset, value) => {
+    const db = new DatabaseSync(file);
+    db.exec("CREATE TABLE some (value)");
+    db.close();
+    const bytes = readFileSync(file);
+    bytes[offset] = value;
+    writeFileSync(file, bytes);
+    await expect(SqliteStore.open({ path: file })).rejects.toThrow(`the database ${file} cannot be opened (`);
   });
 
   it("refuses a database of a newer release and says so", async () => {

@@ -6,7 +6,7 @@ import { freeBytes } from "../../platform/free-space.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import type { Latencies, Store } from "../../ports/store.ts";
 import { DatabaseWatch, identityOf } from "./database-watch.ts";
-import { damagedDatabase, isDiskFull, isUnwritable, namingDamage } from "./disk-errors.ts";
+import { damagedDatabase, isDiskFull, isUnwritable, namingFile } from "./disk-errors.ts";
 import { GroupCommit } from "./group-commit.ts";
 import { LogCheckpoints, mostLogBytes } from "./log-checkpoints.ts";
 import { migrate } from "./migrations.ts";
@@ -74,15 +74,13 @@ export class SqliteStore implements Store {
     try {
       return SqliteStore.#open(options);
     } catch (error) {
-      if (!wantsSpace(error, options.path)) throw namingDamage(error, options.path);
+      if (!wantsSpace(error, options.path)) throw namingFile(error, options.path);
       if (options.reserve?.spend() !== true) throw fullDisk(options.path, error);
     }
     try {
       return SqliteStore.#open(options);
     } catch (error) {
-      throw wantsSpace(error, options.path)
-        ? fullDisk(options.path, error)
-        : namingDamage(error, options.path);
+      throw wantsSpace(error, options.path) ? fullDisk(options.path, error) : namingFile(error, options.path);
     }
   }
 
