@@ -31,6 +31,16 @@ describe("lockDataDir", () => {
     lockDataDir(directory)[Symbol.dispose]();
   });
 
+  it("names a lock file that is damaged, and not as the database", () => {
+    const file = path.join(directory, "lock.db");
+    writeFileSync(file, "nonsense".repeat(512));
+    const words = `${file} is there for the lock alone`;
+    for (const use of [lockDataDir, isDataDirLocked]) {
+      expect(() => use(directory)).toThrow(words);
+      expect(() => use(directory)).toThrow(expect.not.objectContaining({ cause: expect.anything() }));
+    }
+  });
+
   it("refuses while another process holds it, names that process, and is free once it was killed", async () => {
     const child = spawn(process.execPath, ["--input-type=module", "-e", program, directory], {
       stdio: ["ignore", "pipe", "inherit"],

@@ -12,6 +12,7 @@ import {
 import path from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { realDatabase } from "./database-owner.ts";
+import { messageOf } from "./message-of.ts";
 
 /** Another process holds the directory, or the database. */
 export class DataDirLocked extends Error {
@@ -83,7 +84,7 @@ function take(place: Place): Disposable {
   } catch (error) {
     db.close();
     if (isBusy(error)) throw new DataDirLocked(place, holderOf(note));
-    throw new Error(`${what} cannot be locked`, { cause: error });
+    throw unlockable(what, file, error);
   }
   writeNote(note);
   return {
@@ -103,10 +104,18 @@ export function isDataDirLocked(directory: string): boolean {
     return false;
   } catch (error) {
     if (isBusy(error)) return true;
-    throw error;
+    throw unlockable(`the data directory ${directory}`, file, error);
   } finally {
     db.close();
   }
+}
+
+/** Without the cause: by its code it would be taken for a failure of the database. */
+function unlockable(what: string, file: string, cause: unknown): Error {
+  return new Error(
+    `${what} cannot be locked: ${messageOf(cause)}; ${file} is there for the lock alone and holds nothing: where it is ` +
+      "damaged, remove it while no service runs there",
+  );
 }
 
 /** The process that has a lock file open which is no longer there. Only what this user may look at is found. */
