@@ -69,7 +69,11 @@ export class ExtendFlow {
     }
     signal.throwIfAborted();
     if (entry === undefined) throw sandboxNotFound(id);
-    if (entry.work !== undefined) throw notExtendable(entry.row, entry.work.kind);
+    if (entry.work !== undefined) {
+      const { kind } = entry.work;
+      // Which is what ends it, where it is destroyed by now.
+      throw notExtendable(entry.row, hasTimeLeft(entry, this.#context.clock.now()) ? kind : undefined);
+    }
     const held = entry;
     await live.work(held, "other", () => this.#moveExpiry(held, lifeMs));
     return held;
@@ -168,7 +172,7 @@ function isExtendable(row: SandboxRow): boolean {
 
 function notExtendable(row: SandboxRow, doing?: string): Conflict {
   const still = "and cannot be extended";
-  if (row.destroyRequested || doing === "destroy")
+  if (row.state !== "expired" && (row.destroyRequested || doing === "destroy"))
     return ends(row, "destroyed", `is being destroyed ${still}`);
   switch (row.state) {
     case "running":
