@@ -142,17 +142,11 @@ impl Target<'_> {
                 _ => {
                     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
                     let file = sys::open_at(dir, name, flags, 0o600)?;
-                    loop {
-                        let count = entry.read(buffer)?;
-                        if count == 0 {
-                            break;
-                        }
-                        sys::write_all(file.as_raw_fd(), &buffer[..count])?;
+                    if let Err(error) = self.fill(&file, entry, buffer, mode) {
+                        // Half of a file would pass for one, and is still the agent's: not even root inside may read it.
+                        libc::unlinkat(dir, name.as_ptr(), 0);
+                        return Err(error);
                     }
-                    if self.ids.many() {
-                        sys::check(libc::fchown(file.as_raw_fd(), self.user.uid, self.user.gid))?;
-                    }
-                    path::set_mode_open(file.as_raw_fd(), mode)?;
                     libc::futimens(file.as_raw_fd(), times.as_ptr());
                     return Ok(true);
                 }
@@ -160,6 +154,21 @@ impl Target<'_> {
             libc::utimensat(dir, name.as_ptr(), times.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
         }
         Ok(true)
+    }
+
+    fn fill<R: Read>(&self, file: &OwnedFd, entry: &mut tar::Entry<R>, buffer: &mut [u8], mode: u32) -> io::Result<()> {
+        loop {
+            let count = entry.read(buffer)?;
+            if count == 0 {
+                break;
+            }
+            sys::write_all(file.as_raw_fd(), &buffer[..count])?;
+        }
+        if self.ids.many() {
+            // SAFETY: a live descriptor.
+            sys::check(unsafe { libc::fchown(file.as_raw_fd(), self.user.uid, self.user.gid) })?;
+        }
+        path::set_mode_open(file.as_raw_fd(), mode)
     }
 
     /// A hard link to an entry unpacked before.

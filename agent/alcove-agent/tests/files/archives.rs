@@ -1,7 +1,7 @@
 //! Directories as archives, out and in.
 
 use crate::mount::Mount;
-use crate::support::{TestAgent, error_code, is_root};
+use crate::support::{TestAgent, error_code, eventually, is_root};
 use crate::{data, reply, tar_of, write};
 use alcove_protocol::Kind;
 use serde_json::json;
@@ -113,6 +113,21 @@ fn a_cut_archive_is_told_as_one() {
     }
     let padded = [&whole[..], &[0; 20_000]].concat();
     assert_eq!(reply(&client.run_with(&unpack, &padded))["entries"], 2);
+}
+
+#[test]
+fn an_archive_that_breaks_off_leaves_nothing_of_the_file_it_was_at() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let ws = agent.path("ws");
+    let whole = tar_of(&[("a", tar::EntryType::Regular, "x"), ("b", tar::EntryType::Regular, &"y".repeat(2_000))]);
+    client.request(&json!({"op": "file.unpack", "path": ws}));
+    client.send(Kind::Data, &whole[..512 + 512 + 512 + 700]);
+    let there = |name: &str| std::fs::symlink_metadata(format!("{ws}/{name}")).is_ok();
+    eventually("the second file is begun", || there("b"));
+    drop(client);
+    eventually("the second file is gone", || !there("b"));
+    assert!(there("a"));
 }
 
 #[test]
