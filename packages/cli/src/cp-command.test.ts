@@ -1,6 +1,6 @@
 import { execFileSync } from "node:child_process";
 import { constants } from "node:fs";
-import { lstat, open, readFile, symlink, writeFile } from "node:fs/promises";
+import { lstat, mkdir, open, readdir, readFile, symlink, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { describe, expect, test } from "vitest";
 import { commandsOfTests } from "./testing/commands.ts";
@@ -107,12 +107,44 @@ describe("cp", () => {
     await expect(readFile(path.join(at.dir, "out", "escaped"))).rejects.toThrow("ENOENT");
   });
 
-  test("a link of the tree to a link that leads out is left out, as that is, with words", async () => {
+  test("a link that leads out is left out, with its name", async () => {
     await symlink("/usr/bin/python3", path.join(at.dir, "python3"));
     await symlink("python3", path.join(at.dir, "python"));
-    at.service.answer = await archive(["python3", "python"], "none");
+    await symlink("../../away", path.join(at.dir, "up"));
+    at.service.answer = await archive(["python3", "python", "up"], "none");
     const { code, stderr } = await at.run("cp", "-r", "sb-a:/d", "out/");
-    expect([code, stderr]).toEqual([0, expect.stringContaining("through symbolic link")]);
+    expect(code).toBe(0);
+    expect(stderr).toContain("alcove: python3: left out: a link to /usr/bin/python3, which leads out\n");
+    expect(stderr).toMatch(/^alcove: up: .*escapes/m);
+    expect(await readdir(path.join(at.dir, "out", "d"))).toEqual(["python"]);
+  });
+
+  test("what a link of the tree would be written through is left out", async () => {
+    await symlink("sub", path.join(at.dir, "link"));
+    await writeFile(path.join(at.dir, "evil"), "x");
+    at.service.answer = await archive(["link", "evil"], "link/file");
+    const { code, stderr } = await at.run("cp", "-r", "sb-a:/d", "out/");
+    expect([code, stderr]).toEqual([0, expect.stringMatching(/link\/file: .*through symbolic link/)]);
+  });
+
+  test("what cannot be taken in is left out, with its name", async () => {
+    at.service.answer = ({ path: route }) =>
+      route.endsWith("/stat")
+        ? { status: 404, json: { code: "not_found", message: "?" } }
+        : { json: { status: "unpacked", entries: 1 } };
+    await mkdir(path.join(at.dir, "in"));
+    execFileSync("mkfifo", [path.join(at.dir, "in", "fifo")]);
+    const { code, stderr } = await at.run("cp", "-r", "in", "sb-a:/d");
+    expect([code, stderr]).toEqual([0, expect.stringContaining("alcove: in/fifo: left out")]);
+  });
+
+  test("of what is left out ten are named, and the rest is counted", async () => {
+    const names = Array.from({ length: 12 }, (_, index) => `link${index}`);
+    for (const name of names) await symlink("/away", path.join(at.dir, name));
+    at.service.answer = await archive(names, "none");
+    const { stderr } = await at.run("cp", "-r", "sb-a:/d", "out/");
+    expect(stderr.match(/left out/g)).toHaveLength(10);
+    expect(stderr).toContain("and 2 more like these");
   });
 
   test("names of an archive that cannot be written do not reach the terminal as they are", async () => {

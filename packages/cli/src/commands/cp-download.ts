@@ -4,13 +4,10 @@ import path from "node:path";
 import { pipeline } from "node:stream/promises";
 import type { AlcoveClient } from "@alcove/sdk";
 import { UsageError } from "../exit-codes.ts";
-import { printableLine } from "../terminal/printable.ts";
 import { Progress } from "../terminal/progress.ts";
 import { Meter } from "./cp-meter.ts";
+import { Remarks } from "./cp-remarks.ts";
 import { finish, statInside } from "./cp-upload.ts";
-
-/** Different remarks of an unpacking that are told; a hostile archive could bring as many as it has names. */
-const maxWarnings = 10;
 
 interface CopyOptions {
   recursive: boolean;
@@ -98,7 +95,7 @@ async function downloadDirectory(
   const body = await client.files.readArchive(source.id, source.path, { signal: options.signal });
   await mkdir(target, { recursive: true });
   const meter = new Meter(progress);
-  const warnings = new Map<string, number>();
+  const remarks = new Remarks();
   let whole = true;
   await pipeline(
     body,
@@ -107,23 +104,28 @@ async function downloadDirectory(
       cwd: target,
       preserveOwner: false,
       strict: false,
-      filter: (_name, entry) => {
-        if ("type" in entry && "header" in entry && typeof entry.mode === "number") entry.mode &= 0o777;
-        return true;
+      filter: (name, entry) => {
+        if (!("type" in entry && "header" in entry)) return true;
+        if (typeof entry.mode === "number") entry.mode &= 0o777;
+        // The library would make it a link to another place, below its own directory.
+        if (entry.type !== "SymbolicLink" || entry.linkpath?.startsWith("/") !== true) return true;
+        remarks.add(`${name}: left out: a link to ${entry.linkpath}, which leads out`);
+        return false;
       },
       onwarn: (code, message, data) => {
         // What would be written through a link is refused, as what leads out is; other errors are the system's.
         const refused = "code" in data && data.code === "TAR_SYMLINK_ERROR";
         if ((data instanceof Error && !refused) || code === "TAR_BAD_ARCHIVE") whole = false;
-        const text = `${code}: ${String(message)}`;
-        if (warnings.has(text) || warnings.size < maxWarnings)
-          warnings.set(text, (warnings.get(text) ?? 0) + 1);
+        const { entry } = data as { entry?: { path: string; type: string } };
+        const what =
+          code === "TAR_ENTRY_UNSUPPORTED" && entry
+            ? `left out: a ${entry.type}`
+            : `${code}: ${String(message)}`;
+        remarks.add(`${entry?.path ?? source.path}: ${what}`);
       },
     }),
   );
-  for (const [text, count] of warnings) {
-    process.stderr.write(`alcove: ${printableLine(text)}${count > 1 ? ` (${count} times)` : ""}\n`);
-  }
+  remarks.tell();
   if (!whole)
     throw new Error(
       `not all of ${source.id}:${source.path} could be written: what is in ${target} is incomplete`,

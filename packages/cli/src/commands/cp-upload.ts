@@ -8,6 +8,7 @@ import { UsageError } from "../exit-codes.ts";
 import { Progress } from "../terminal/progress.ts";
 import { elapsed } from "../terminal/text.ts";
 import { Meter } from "./cp-meter.ts";
+import { Remarks } from "./cp-remarks.ts";
 
 interface CopyOptions {
   recursive: boolean;
@@ -80,12 +81,27 @@ async function uploadDirectory(
   const { create } = await import("tar");
   using progress = new Progress(`copying ${source}`, { quiet: options.quiet });
   const meter = new Meter(progress);
-  const pack = create({ cwd: source, portable: true }, ["."]);
+  const remarks = new Remarks();
+  const pack = create(
+    {
+      cwd: source,
+      portable: true,
+      // The library takes nothing else, and says nothing.
+      filter: (name, entry) => {
+        const taken = !("isFile" in entry) || entry.isFile() || entry.isDirectory() || entry.isSymbolicLink();
+        if (!taken)
+          remarks.add(`${path.join(source, name)}: left out: neither a file nor a directory nor a link`);
+        return taken;
+      },
+    },
+    ["."],
+  );
   const packed = pipeline(pack, meter);
   // The upload reports a broken connection; a file that cannot be read breaks the archive off.
   packed.catch((error: unknown) => meter.destroy(error instanceof Error ? error : new Error(String(error))));
   await client.files.writeArchive(target.id, target.path, meter, { signal: options.signal });
   await packed;
+  remarks.tell();
   finish(progress, meter, `${source} → ${target.id}:${target.path}`, options);
 }
 
