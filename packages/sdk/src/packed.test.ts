@@ -44,9 +44,13 @@ test("the compiler is brought, and the lock file stays as it is", async () => {
 });
 
 test("the packed SDK runs where only Node is", { timeout: 120_000 }, async () => {
-  const { stdout } = await run(process.execPath, [path.join(root, "scripts", "pack-sdk.ts"), folder], {
-    cwd: root,
-  });
+  const { stdout } = await run(
+    process.execPath,
+    [path.join(root, "scripts", "pack-sdk.ts"), path.join(folder, "new", "place")],
+    {
+      cwd: root,
+    },
+  );
   const archive = stdout.trim().split("\n").at(-1) ?? "";
   const installed = path.join(folder, "node_modules", "@alcove", "sdk");
   await mkdir(installed, { recursive: true });
