@@ -110,6 +110,24 @@ it("nobody keeps the pieces of an upload", async () => {
   expect(told).toEqual([3, true, 3, true]);
 });
 
+it("a body that says it is a part of something is refused, and replaces nothing", async () => {
+  const written: string[] = [];
+  const take = async (_id: string, path: string) => {
+    written.push(path);
+    return { entries: 0 };
+  };
+  const address = await listen({ write: take, unpack: take });
+  for (const url of ["files?path=/f", "files/archive?path=/d"]) {
+    const response = await fetch(`${address}/sandboxes/sb-x/${url}`, {
+      method: "PUT",
+      body: "6789",
+      headers: { "content-range": "bytes 6-9/10" },
+    });
+    expect([response.ok, await response.text()]).toEqual([false, expect.stringContaining("bytes 6-9/10")]);
+  }
+  expect(written).toEqual([]);
+});
+
 const put = (address: string, body: Buffer, encoding: string) =>
   fetch(`${address}/sandboxes/sb-x/files?path=/f`, {
     method: "PUT",

@@ -1,13 +1,13 @@
 import type { Readable, Writable } from "node:stream";
 import { FilePath, OptionalFileMode, statusBody, UnpackResult } from "@alcove/wire";
-import type { FastifyReply } from "fastify";
+import type { FastifyReply, FastifyRequest } from "fastify";
 import { Type } from "typebox";
 import type { BodyBudget } from "../../core/answers/body-budget.ts";
 import type { FileService } from "../../core/files/file-service.ts";
 import { parseMode } from "../../core/files/paths.ts";
 import { carry } from "../../platform/carry.ts";
 import { JoinedReadable } from "../../platform/joined-readable.ts";
-import { DomainError } from "../../ports/errors.ts";
+import { BadRequest, DomainError } from "../../ports/errors.ts";
 import { defined, given } from "../parse.ts";
 import { tellableTime } from "../present.ts";
 import { parseRange } from "../range.ts";
@@ -118,6 +118,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService; unpa
     },
     handler: async (request, reply) => {
       const { path, mode, user } = request.query;
+      refusePart(request);
       const options = defined({
         mode: mode === undefined || mode === "" ? undefined : parseMode("mode", mode),
         user: given(user),
@@ -167,12 +168,22 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService; unpa
     },
     handler: async (request, reply) => {
       const { path, user } = request.query;
+      refusePart(request);
       const options = defined({ user: given(user), signal: reply.transferSignal, spends: true });
       using _room = await roomToUnpack(request, { memory, signal: options.signal });
       const { entries } = await files.unpack(request.params.id, path, rawBody(request), options);
       return { status: "unpacked" as const, entries };
     },
   });
+}
+
+/** Files are written whole: a part that is taken for one, as of an upload that goes on (`curl -C`), would replace what it was to be added to. */
+function refusePart(request: FastifyRequest): void {
+  const range = request.headers["content-range"];
+  if (range === undefined) return;
+  throw new BadRequest(
+    `Content-Range ${JSON.stringify(range.slice(0, 64))}: a part of a file is not taken, files are written whole; send all of it without Content-Range`,
+  );
 }
 
 function behindTheEnd(reply: FastifyReply, size: number): DomainError {
