@@ -379,6 +379,16 @@ describe("without keys and with origins left at their default", () => {
     }
     expect(await outcome("OPTIONS", { origin: server.url, ...preflight })).toEqual([204, server.url]);
   });
+
+  test("an OPTIONS that is no preflight is refused as any method that no route takes", async () => {
+    const answer = await new TestClient(server.url).call("OPTIONS", "/api/v1/quotas");
+    expect([answer.status, answer.json.code, answer.headers.get("allow")]).toEqual([
+      405,
+      "method_not_allowed",
+      "GET, HEAD",
+    ]);
+    expect((await new TestClient(server.url).call("OPTIONS", "/api/v1/nothing")).status).toBe(404);
+  });
 });
 
 describe("connections", () => {
