@@ -74,7 +74,17 @@ test.each([
   [
     Type.Object({ state: Type.Enum(["a", "b", ""]) }),
     { state: "c" },
-    /^state in the message must be one of "a", "b"$/,
+    /^state in the message must be one of "a", "b", not "c"$/,
+  ],
+  [
+    Type.Object({ since: Type.String({ format: "date-time" }) }),
+    { since: "yesterday" },
+    'since in the message must be a time such as 2026-11-21T17:44:03Z, not "yesterday"',
+  ],
+  [
+    SpawnRequest,
+    { metadata: { ["k".repeat(257)]: "v" } },
+    /^the name "k{63} of metadata in the message may have 256 characters and has 257$/,
   ],
   [
     Type.Object({ execId: ExecParams.properties.execId }),

@@ -148,18 +148,21 @@ function describe(error: ErrorObject | undefined, context: string): string {
   const place = contextNames[context] ?? context;
   if (error === undefined) return `${place} is not valid`;
   const field = error.instancePath.slice(1).replaceAll("/", ".").replaceAll("~1", "/").replaceAll("~0", "~");
-  const name = field === "" ? place : `${field.slice(0, 200)} in ${place}`;
+  const of = field === "" ? place : `${field.slice(0, 200)} in ${place}`;
+  const name = error.propertyName === undefined ? of : `the name ${shown(error.propertyName)} of ${of}`;
   switch (error.keyword) {
     case "additionalProperties":
       return `${field === "" ? "" : `${field}.`}${named(String(error.params.additionalProperty))} is not a field of ${place}${meant(error)}`;
     case "required":
       return `${field === "" ? "" : `${field}.`}${String(error.params.missingProperty)} is missing in ${place}`;
     case "enum":
-      return `${name} must be one of ${chosenFrom(error.params.allowedValues as unknown[])}`;
+      return `${name} must be one of ${chosenFrom(error.params.allowedValues as unknown[])}, not ${shown(error.data)}`;
     case "type":
       return `${name} must be ${wanted(error)}`;
     case "pattern":
       return `${name} must be ${described(error) ?? `as ${String(error.params.pattern)}`}, not ${shown(error.data)}`;
+    case "format":
+      return `${name} must be ${formats[String(error.params.format)] ?? String(error.params.format)}, not ${shown(error.data)}`;
     case "minLength":
       return error.params.limit === 1
         ? `${name} must not be empty`
@@ -218,6 +221,8 @@ const kinds: Readonly<Record<string, string>> = {
   array: "a list",
   object: "an object",
 };
+
+const formats: Readonly<Record<string, string>> = { "date-time": "a time such as 2026-11-21T17:44:03Z" };
 
 /** What a schema says of its values: the first sentence of its description. */
 function described({ parentSchema }: ErrorObject): string | undefined {

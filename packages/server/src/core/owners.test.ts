@@ -27,5 +27,6 @@ describe("parseOwnerId", () => {
       "\ud800",
     ];
     for (const text of bad) expect(() => parseOwnerId(text), JSON.stringify(text)).toThrow(BadRequest);
+    expect(() => parseOwnerId("a b")).toThrow('owner id "a b" must not contain whitespace');
   });
 });

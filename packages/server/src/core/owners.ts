@@ -9,6 +9,6 @@ import { BadRequest } from "../ports/errors.ts";
 export function parseOwnerId(text: string | undefined): string {
   const owner = (text ?? "").trim();
   const fault = ownerIdFault(owner);
-  if (fault !== undefined) throw new BadRequest(`owner id ${fault}`);
+  if (fault !== undefined) throw new BadRequest(`owner id ${JSON.stringify(owner.slice(0, 64))} ${fault}`);
   return owner;
 }

@@ -172,7 +172,7 @@ function checkedCount(field: string, value = 0): number {
 
 function checkedDuration(field: string, ms = 0): number {
   if (ms % 1_000 !== 0) {
-    throw new BadRequest(`${field} must be whole seconds, such as 90s; 0s inherits the default`);
+    throw new BadRequest(`${field} must be whole seconds, such as 90s, not ${ms}ms; 0s inherits the default`);
   }
   return ms;
 }
