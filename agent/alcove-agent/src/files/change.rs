@@ -56,7 +56,12 @@ pub fn rename(channel: &mut Channel, context: &Context, request: &FileMove) -> S
     let (from, to) = (path::parse(&request.from)?, path::parse(&request.to)?);
     let user = context.owner(None)?;
     let source = path::locate(&from)?;
-    source.stat().map_err(|error| failed(&from.text(), &error))?;
+    let stat = source.stat().map_err(|error| failed(&from.text(), &error))?;
+    let below_itself = || refused(ErrorCode::BadRequest, format!("{} cannot be moved below itself", from.text()));
+    // The kernel says so too, when the directories on the way are made.
+    if stat.st_mode & libc::S_IFMT == libc::S_IFDIR && to.is_below(&from) {
+        return Err(below_itself());
+    }
     let target = path::locate_making(&to, &user, context.ids)?;
     let (from_dir, to_dir) = (source.dir.as_raw_fd(), target.dir.as_raw_fd());
     if path::on_procfs(from_dir) || path::on_procfs(to_dir) {
@@ -69,9 +74,10 @@ pub fn rename(channel: &mut Channel, context: &Context, request: &FileMove) -> S
             // Another file system, or a directory of an overlay's lower layer.
             Some(libc::EXDEV) => super::copy::move_across(&source, &target, &request.from, &request.to)?,
             Some(libc::EEXIST) => return Err(refused(ErrorCode::NotEmpty, format!("{} is not empty", to.text()))),
-            Some(libc::EINVAL) => {
-                let message = format!("{} cannot be moved below itself", from.text());
-                return Err(refused(ErrorCode::BadRequest, message));
+            Some(libc::EINVAL) => return Err(below_itself()),
+            // One of the two is mounted: of the source its device tells.
+            Some(libc::EBUSY) if sys::fstat(from_dir).is_ok_and(|above| above.st_dev != stat.st_dev) => {
+                return Err(failed(&from.text(), &error));
             }
             _ => return Err(failed(&to.text(), &error)),
         },

@@ -11,6 +11,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub const MAX_PATH: usize = 4095;
+/// Of a name, which is what every file system of Linux takes at most.
+const MAX_NAME: usize = 255;
 const MAX_LINKS: usize = 40;
 
 /// An absolute path, cut into its components; `.` and empty ones are left out.
@@ -42,6 +44,14 @@ impl Path {
 
     pub fn is_root(&self) -> bool {
         self.components.is_empty()
+    }
+
+    /// Whether its names say that it is below a directory; a `..` says nothing, nor what leads there through a link.
+    pub fn is_below(&self, directory: &Path) -> bool {
+        let plain = |path: &Path| path.components.iter().all(|name| name != b"..");
+        self.components.len() > directory.components.len()
+            && self.components.starts_with(&directory.components)
+            && plain(self)
     }
 
     fn c_string(&self) -> Result<CString, Stop> {
@@ -159,6 +169,10 @@ pub fn locate(path: &Path) -> Result<Place, Stop> {
 /// As [`locate`], making missing directories on the way, which belong to `user`.
 pub fn locate_making(path: &Path, user: &User, ids: Ids) -> Result<Place, Stop> {
     let (parent, name) = split_last(path)?;
+    // Before anything is made on the way to a name that no file system takes.
+    if path.components.iter().any(|name| name.len() > MAX_NAME) {
+        return Err(failed(&path.text(), &Error::from_raw_os_error(libc::ENAMETOOLONG)));
+    }
     Ok(Place { dir: make_directories(&parent, user, ids)?, name: c_string(name)? })
 }
 

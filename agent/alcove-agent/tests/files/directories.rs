@@ -72,8 +72,21 @@ fn directories_are_made_moved_and_removed() {
     write(&mut client, &at("c/g"), b"2");
     assert_eq!(client.refusal(&json!({"op": "file.move", "from": at("c"), "to": at("a/b")})), "not_empty");
     assert_eq!(client.refusal(&json!({"op": "file.move", "from": at("a"), "to": at("a/b/x")})), "bad_request");
+    // What is refused has made nothing on the way.
+    assert_eq!(client.refusal(&json!({"op": "file.move", "from": at("a"), "to": at("a/on/the/way")})), "bad_request");
+    let long = "z".repeat(256);
+    let too_long = json!({"op": "file.move", "from": at("c"), "to": at(&format!("on/{long}"))});
+    assert_eq!(client.refusal(&too_long), "bad_request");
+    assert_eq!(
+        client.refusal(&json!({"op": "file.mkdir", "path": at(&format!("on/{long}")), "parents": true})),
+        "bad_request"
+    );
+    assert!(std::fs::metadata(at("a/on")).is_err() && std::fs::metadata(at("on")).is_err());
     assert_eq!(client.refusal(&json!({"op": "file.move", "from": at("none"), "to": at("x")})), "not_found");
     client.ask(&json!({"op": "file.move", "from": at("c/g"), "to": at("a/b/f")}));
+    // By its names alone it is below itself.
+    client.ask(&json!({"op": "file.move", "from": at("c"), "to": at("c/../c2")}));
+    client.ask(&json!({"op": "file.move", "from": at("c2"), "to": at("c")}));
     client.ask(&json!({"op": "file.move", "from": at("a"), "to": at("new/parent/a")}));
     assert_eq!(std::fs::read(at("new/parent/a/b/f")).expect("read"), b"2");
     client.ask(&json!({"op": "file.chmod", "path": at("new/parent/a/b/f"), "mode": 0o4711}));
