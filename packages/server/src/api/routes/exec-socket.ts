@@ -76,7 +76,8 @@ export function execSocketRoute(
       if (!isLetIn(request)) throw new DomainError("unauthorized", "the key was taken back meanwhile");
       announced.set(request.raw, execs.makeId());
     },
-    handler: () => {
+    handler: (_request, reply) => {
+      reply.header("upgrade", "websocket");
       throw new DomainError("upgrade_required", "this path speaks WebSocket; ask for an upgrade");
     },
     wsHandler: (socket, request) => {

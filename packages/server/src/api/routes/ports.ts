@@ -197,7 +197,8 @@ function tunnels(app: RouteApp, options: PortOptions): void {
       }
       if (!isLetIn(request)) throw keyTakenBack();
     },
-    handler: () => {
+    handler: (_request, reply) => {
+      reply.header("upgrade", "websocket");
       throw new DomainError("upgrade_required", "this path speaks WebSocket; ask for an upgrade");
     },
     wsHandler: (socket, request) => {
