@@ -398,6 +398,17 @@ describe("the guard of the disk", () => {
     expect(whoStopped()).toEqual([small]);
   });
 
+  it("counts what is written to the console beside such a file system", async () => {
+    await using guard = open();
+    for (const id of [small, large]) await write(id, 1, "disk.img");
+    free(110);
+    await guard.look();
+    await write(small, 20, "console.log");
+    free(90);
+    await guard.look();
+    expect(whoStopped()).toEqual([small]);
+  });
+
   it("looks at inodes too", async () => {
     await using guard = open();
     space = { freeMb: 1_000, freeInodes: 5 };
