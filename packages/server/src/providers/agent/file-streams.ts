@@ -79,7 +79,7 @@ export class Download extends Operation {
       this.onFailure(new Unavailable("the file became shorter while it was read"));
       return;
     }
-    this.#reply.reject(new Error("the agent ended a download without a reply"));
+    this.#reply.reject(new ProviderError("the agent ended a download without a reply"));
     this.#body.finish();
   }
   protected override onFailure(error: unknown): void {
@@ -128,7 +128,7 @@ export class Upload extends Operation {
     this.#settle.resolve(value);
   }
   protected override onEnd(): void {
-    this.#settle.reject(new Error("the agent ended an upload without a reply"));
+    this.#settle.reject(new ProviderError("the agent ended an upload without a reply"));
   }
   protected override onFailure(error: unknown): void {
     this.#settle.reject(error);

@@ -308,3 +308,13 @@ it("of a file that comes a byte at a time, no more waits for its reader than its
   expect((await heldBytes()) - before).toBeLessThan(4 * mib);
   body.destroy();
 });
+
+it("a transfer that ends without a reply is a failure of the agent's", async () => {
+  await using agent = await fakeAgent((_request, connection) => connection.end());
+  await using client = clientOf(agent);
+  const source = async function* () {
+    yield Buffer.from("a");
+  };
+  await expect(client.files.read("/f", options())).rejects.toThrow(ProviderError);
+  await expect(client.files.write("/f", source(), options())).rejects.toThrow(ProviderError);
+});
