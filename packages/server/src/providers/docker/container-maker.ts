@@ -83,33 +83,37 @@ export class ContainerMaker {
     const { images, delivery } = this.#parts;
     const missing = (cause?: unknown) =>
       new NotFound(`image ${image} is not on the Docker Engine`, { what: "image", cause });
-    const pull = async () => {
+    const present = async () => {
+      const there = await images.config(image, { signal });
+      if (there !== undefined) return there;
       if (!pulls) throw missing();
       await images.pull(image, { signal, owner: spec.ownerId });
+      const pulled = await images.config(image, { signal });
+      if (pulled === undefined) throw missing();
+      return pulled;
     };
-    const present = async () => {
-      if ((await images.config(image, { signal })) === undefined) await pull();
+    const lend = async () => {
+      await present();
       return image;
     };
-    const agent = await delivery.prepare(spec.runtimeId, present, { signal });
+    const agent = await delivery.prepare(spec.runtimeId, lend, { signal });
     const create = () =>
       this.#inTurn(spec, signal, () =>
         this.#createBounded(container, (storage) => this.order(spec, { image, agent, storage })),
       );
-    // Both at once: an image that is there, as it nearly always is, costs no round trip.
-    const [created, config] = await Promise.allSettled([create(), images.config(image, { signal })]);
-    if (config.status === "rejected") throw config.reason;
-    if (created.status === "fulfilled") return config.value ?? { env: {} };
-    if (!isRefusal(created.reason, 404)) throw createFailure(created.reason);
-    signal.throwIfAborted();
-    await pull();
-    try {
-      await create();
-    } catch (error) {
-      if (isRefusal(error, 404)) throw missing(error);
-      throw createFailure(error);
+    for (let attempt = 1; ; attempt++) {
+      // Before the container: the engine makes a volume for each that an image declares, and goes on with it whoever leaves.
+      const config = await present();
+      signal.throwIfAborted();
+      try {
+        await create();
+        return config;
+      } catch (error) {
+        if (!isRefusal(error, 404)) throw createFailure(error);
+        // Somebody has just removed it.
+        if (attempt > 1) throw missing(error);
+      }
     }
-    return (await images.config(image, { signal })) ?? { env: {} };
   }
 
   /** Refuses one that would not run our agent. */

@@ -15,7 +15,8 @@ export const ImageInspection = Type.Object({
   Id: Type.String(),
   Config: orNull(
     Type.Object({
-      Env: orNull(texts),
+      /** Looked at one by one only once there are few enough. */
+      Env: Type.Optional(Anything),
       User: orNull(Type.String()),
       WorkingDir: orNull(Type.String()),
       Labels: Type.Optional(Anything),

@@ -50,9 +50,9 @@ async function engineThatHangs() {
   };
 }
 
-it("config() of an image that is described in more than 2 MB is a BadRequest", async () => {
+it("config() of an image that is described in more than 512 KB is a BadRequest", async () => {
   const folder = await mkdtemp(join(tmpdir(), "alcove-engine-"));
-  const Labels = { much: "x".repeat(3_000_000) };
+  const Labels = { much: "x".repeat(600_000) };
   await using server = createServer(
     (_request, response) => void response.end(JSON.stringify({ Id: "sha256:1", Config: { Labels } })),
   );
@@ -67,7 +67,25 @@ it("config() of an image that is described in more than 2 MB is a BadRequest", a
   });
   await expect(images.config("i:1", soon())).rejects.toMatchObject({
     code: "bad_request",
-    message: expect.stringContaining("image i:1 has more than 2048 KB of configuration"),
+    message: expect.stringContaining("image i:1 has more than 512 KB of configuration"),
+  });
+  server.closeAllConnections();
+  await rm(folder, { recursive: true });
+});
+
+it("config() of an image that declares more than 64 volumes is a BadRequest", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "alcove-engine-"));
+  const Volumes = Object.fromEntries(Array.from({ length: 65 }, (_, at) => [`/v${at}`, {}]));
+  await using server = createServer(
+    (_request, response) => void response.end(JSON.stringify({ Id: "sha256:1", Config: { Volumes } })),
+  );
+  await once(server.listen(join(folder, "engine.sock")), "listening");
+  using engine = new EngineClient({ socket: `unix://${folder}/engine.sock` });
+  const parts = { pullPolicy: "never", allowedRegistries: [], pulls: usualPulls } as const;
+  const images = new EngineImages({ engine, ...parts, logger: silentLogger });
+  await expect(images.config("i:1", soon())).rejects.toMatchObject({
+    code: "bad_request",
+    message: "image i:1 declares 65 volumes; it may have 64: build it with fewer",
   });
   server.closeAllConnections();
   await rm(folder, { recursive: true });

@@ -28,7 +28,9 @@ const longestProgress = 256;
  */
 const mostRepeatedKb = 64;
 /** Of what the engine tells of an image in all: its layers and names too. */
-const largestInspectionBytes = 2 * 1024 * 1024;
+const largestInspectionBytes = 512 * 1024;
+/** The engine makes each of them for each container; images that mean well have a handful. */
+const mostVolumes = 64;
 
 /** Images of an engine: what is in them, and getting those that are missing. */
 export class EngineImages {
@@ -178,6 +180,11 @@ function refuseLarge(name: string, { Config: config }: ImageInspection): void {
   const { Labels, ExposedPorts, Env, Volumes } = config ?? {};
   const bytes = Buffer.byteLength(JSON.stringify({ Labels, ExposedPorts, Env, Volumes }));
   if (bytes > mostRepeatedKb * 1024) throw tooLarge(name, `${Math.ceil(bytes / 1024)} KB`);
+  const volumes = typeof Volumes === "object" && Volumes !== null ? Object.keys(Volumes).length : 0;
+  if (volumes > mostVolumes)
+    throw new BadRequest(
+      `image ${name} declares ${volumes} volumes; it may have ${mostVolumes}: build it with fewer`,
+    );
 }
 
 function tooLarge(name: string, size: string, options?: ErrorOptions): BadRequest {
@@ -189,7 +196,9 @@ function tooLarge(name: string, size: string, options?: ErrorOptions): BadReques
 
 function imageConfig({ Config: config }: ImageInspection): ImageConfig {
   const env: Record<string, string> = {};
-  for (const entry of config?.Env ?? []) {
+  const entries: unknown = config?.Env;
+  for (const entry of Array.isArray(entries) ? entries : []) {
+    if (typeof entry !== "string") continue;
     const at = entry.indexOf("=");
     if (at > 0) env[entry.slice(0, at)] = entry.slice(at + 1);
   }
