@@ -412,12 +412,33 @@ fn null_device() -> std::io::Result<Option<OwnedFd>> {
     Ok(Some(fd))
 }
 
+fn no_terminal(error: &Error) -> ErrorBody {
+    let what = "no terminal can be opened";
+    match error.raw_os_error() {
+        // Of the kernel, where `max` of the mount is reached: nothing is said of disks.
+        Some(libc::ENOSPC) => busy(format!("{what}: the sandbox, or all together, have used up theirs")),
+        _ => io(what, error),
+    }
+}
+
 fn terminal_streams(cols: u16, rows: u16, stdin: bool, user: &User, ids: Ids) -> Answer<Streams> {
-    let failed = |error: Error| io("no terminal can be opened", &error);
+    let failed = |error: Error| no_terminal(&error);
     let (master, slave) = terminal::open(cols, rows).map_err(failed)?;
     give_terminal(&slave, user, ids);
     let input = if stdin { Some(master.try_clone().map_err(failed)?) } else { None };
     let slave = Rc::new(slave);
     let theirs = [slave.clone(), slave.clone(), slave];
     Ok(Streams { stdin: input, stdout: master, stderr: None, theirs })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_terminal_left_is_for_the_moment_and_no_full_disk() {
+        let told = no_terminal(&Error::from_raw_os_error(libc::ENOSPC));
+        assert_eq!(told.code, ErrorCode::Busy);
+        assert_eq!(told.message, "no terminal can be opened: the sandbox, or all together, have used up theirs");
+    }
 }
