@@ -13,6 +13,7 @@ import type { ExecId } from "../../ports/ids.ts";
 import type { CallsUnderWay } from "../request-context.ts";
 import { shareOf } from "../share.ts";
 import { WebSocketExec } from "../streams/websocket.ts";
+import { refusePlain } from "../upgrade-required.ts";
 import { type RouteApp, SandboxParams } from "./route-app.ts";
 
 const handshakeDeadlineMs = 30_000;
@@ -76,10 +77,7 @@ export function execSocketRoute(
       if (!isLetIn(request)) throw new DomainError("unauthorized", "the key was taken back meanwhile");
       announced.set(request.raw, execs.makeId());
     },
-    handler: (_request, reply) => {
-      reply.header("upgrade", "websocket");
-      throw new DomainError("upgrade_required", "this path speaks WebSocket; ask for an upgrade");
-    },
+    handler: refusePlain,
     wsHandler: (socket, request) => {
       const { id } = request.params as { id: string };
       if (!isLetIn(request)) return socket.close(1008, "the key was taken back");

@@ -17,6 +17,7 @@ import type { Passage, PortProxy } from "../previews/port-proxy.ts";
 import type { CallsUnderWay } from "../request-context.ts";
 import { shareOf } from "../share.ts";
 import { PortTunnel } from "../streams/port-tunnel.ts";
+import { refusePlain } from "../upgrade-required.ts";
 import { PortParams } from "./previews.ts";
 import type { RouteApp } from "./route-app.ts";
 
@@ -197,10 +198,7 @@ function tunnels(app: RouteApp, options: PortOptions): void {
       }
       if (!isLetIn(request)) throw keyTakenBack();
     },
-    handler: (_request, reply) => {
-      reply.header("upgrade", "websocket");
-      throw new DomainError("upgrade_required", "this path speaks WebSocket; ask for an upgrade");
-    },
+    handler: refusePlain,
     wsHandler: (socket, request) => {
       const port = dialled.get(request.raw)?.port;
       if (port === undefined || !isLetIn(request)) return socket.close(1008, "the key was taken back");
