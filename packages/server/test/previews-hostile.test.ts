@@ -172,6 +172,13 @@ describe("previews of programs that mean no good", () => {
     },
   );
 
+  test("a 101 to another protocol than the WebSocket that was asked for is told as a broken answer", async () => {
+    using _program = await saying("HTTP/1.1 101 Odd\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n");
+    const answer = await preview.get("/", { headers: { connection: "Upgrade", upgrade: "websocket" } });
+    expect([answer.status, answer.text]).toEqual([502, expect.stringContaining("another protocol")]);
+    await nothingIsLeft();
+  });
+
   test("one that sends some interim answers is listened to", async () => {
     const hint = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
     using _program = await saying(`${hint.repeat(16)}HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok`);

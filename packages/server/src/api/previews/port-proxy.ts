@@ -283,7 +283,7 @@ export class PortProxy {
       if (hasTooManyHeaders(answer)) {
         program.destroy();
         stop(manyHeaders());
-      } else if (upgrades) settle({ answer, outgoing, program, head });
+      } else if (upgrades && isWebSocket(answer)) settle({ answer, outgoing, program, head });
       else {
         program.destroy();
         stop(
@@ -298,6 +298,9 @@ export class PortProxy {
     return promise;
   }
 }
+
+/** The client was told of no other, and reads what comes as one. */
+const isWebSocket = ({ headers }: IncomingMessage) => headers.upgrade?.trim().toLowerCase() === "websocket";
 
 interface Asked {
   answer: IncomingMessage;
