@@ -70,6 +70,10 @@ pub fn remove(channel: &mut Channel, request: &FileRemove) -> Served {
         return Err(refused(ErrorCode::Permission, format!("{text} is in procfs, which is not changed")));
     }
     let directory = stat.st_mode & libc::S_IFMT == libc::S_IFDIR;
+    // What is mounted stays, and what is in it with it: it would be emptied before the kernel says so.
+    if directory && sys::fstat(dir).map_err(failure)?.st_dev != stat.st_dev {
+        return Err(failure(Error::from_raw_os_error(libc::EBUSY)));
+    }
     match (directory, request.recursive) {
         (true, true) => remove_tree(dir, &place.name).map_err(failure)?,
         (true, false) => unlink(dir, &place.name, libc::AT_REMOVEDIR).map_err(|error| match error.raw_os_error() {

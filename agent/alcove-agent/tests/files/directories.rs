@@ -1,6 +1,7 @@
 //! What there is: lists, stat, globs, and names made, moved and removed.
 
-use crate::support::{Client, Frame, TestAgent, error_code, eventually};
+use crate::mount::Mount;
+use crate::support::{Client, Frame, TestAgent, error_code, eventually, is_root};
 use crate::{data, entries, write};
 use alcove_protocol::Kind;
 use serde_json::{Value, json};
@@ -103,6 +104,26 @@ fn directories_are_made_moved_and_removed() {
     }
     std::fs::create_dir_all(&deep).expect("made");
     client.ask(&json!({"op": "file.remove", "path": at("deep"), "recursive": true}));
+}
+
+#[test]
+fn what_is_mounted_is_not_removed_nor_emptied() {
+    if !is_root() {
+        return eprintln!("skipped: needs root");
+    }
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let place = agent.path("ws/mounted");
+    let _mount = Mount::tmpfs(&place, c"size=1m");
+    write(&mut client, &format!("{place}/kept"), b"x");
+    for recursive in [false, true] {
+        let remove = json!({"op": "file.remove", "path": place, "recursive": recursive});
+        assert_eq!(client.refusal(&remove), "permission");
+    }
+    assert!(std::fs::metadata(format!("{place}/kept")).is_ok());
+    let moved = client.run(&json!({"op": "file.move", "from": place, "to": agent.path("ws/away")}));
+    let (_, payload) = moved.last().expect("an answer");
+    assert!(String::from_utf8_lossy(payload).contains(&format!("{place} is mounted there")));
 }
 
 #[test]

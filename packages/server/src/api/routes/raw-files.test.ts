@@ -110,7 +110,11 @@ it("nobody keeps the pieces of an upload", async () => {
   expect(told).toEqual([3, true, 3, true]);
 });
 
-it("a body that says it is a part of something is refused, and replaces nothing", async () => {
+it.each([
+  ["is a part of something", "content-range", "bytes 6-9/10"],
+  ["is wanted where nothing is yet", "if-none-match", "*"],
+  ["is wanted in place of a version", "if-match", '"1"'],
+])("a body that says it %s is refused, and replaces nothing", async (_, header, value) => {
   const written: string[] = [];
   const take = async (_id: string, path: string) => {
     written.push(path);
@@ -121,9 +125,9 @@ it("a body that says it is a part of something is refused, and replaces nothing"
     const response = await fetch(`${address}/sandboxes/sb-x/${url}`, {
       method: "PUT",
       body: "6789",
-      headers: { "content-range": "bytes 6-9/10" },
+      headers: { [header]: value },
     });
-    expect([response.ok, await response.text()]).toEqual([false, expect.stringContaining("bytes 6-9/10")]);
+    expect([response.ok, await response.text()]).toEqual([false, expect.stringContaining(JSON.stringify(JSON.stringify(value)).slice(1, -1))]);
   }
   expect(written).toEqual([]);
 });

@@ -118,7 +118,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService; unpa
     },
     handler: async (request, reply) => {
       const { path, mode, user } = request.query;
-      refusePart(request);
+      refuseConditions(request);
       const options = defined({
         mode: mode === undefined || mode === "" ? undefined : parseMode("mode", mode),
         user: given(user),
@@ -168,7 +168,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService; unpa
     },
     handler: async (request, reply) => {
       const { path, user } = request.query;
-      refusePart(request);
+      refuseConditions(request);
       const options = defined({ user: given(user), signal: reply.transferSignal, spends: true });
       using _room = await roomToUnpack(request, { memory, signal: options.signal });
       const { entries } = await files.unpack(request.params.id, path, rawBody(request), options);
@@ -177,13 +177,23 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService; unpa
   });
 }
 
-/** Files are written whole: a part that is taken for one, as of an upload that goes on (`curl -C`), would replace what it was to be added to. */
-function refusePart(request: FastifyRequest): void {
-  const range = request.headers["content-range"];
-  if (range === undefined) return;
-  throw new BadRequest(
-    `Content-Range ${JSON.stringify(range.slice(0, 64))}: a part of a file is not taken, files are written whole; send all of it without Content-Range`,
-  );
+const preconditions = ["if-match", "if-none-match", "if-unmodified-since", "if-modified-since"] as const;
+
+/**
+ * Files are written whole and whatever was there: a part that is taken for one, as of an upload that goes on (`curl -C`), would replace what it
+ * was to be added to, and a write that was to happen on a condition alone would replace what its sender wanted to keep.
+ */
+function refuseConditions({ headers }: FastifyRequest): void {
+  const range = headers["content-range"];
+  if (range !== undefined)
+    throw new BadRequest(
+      `Content-Range ${JSON.stringify(range.slice(0, 64))}: a part of a file is not taken, files are written whole; send all of it without Content-Range`,
+    );
+  const condition = preconditions.find((name) => headers[name] !== undefined);
+  if (condition !== undefined)
+    throw new BadRequest(
+      `${condition} ${JSON.stringify(headers[condition]?.slice(0, 64))}: a write on a condition is not taken, files have no versions here; look with GET …/files/stat and write without it`,
+    );
 }
 
 function behindTheEnd(reply: FastifyReply, size: number): DomainError {
