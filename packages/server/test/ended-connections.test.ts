@@ -87,6 +87,11 @@ test.each<[name: string, bytes: () => string, status: number]>([
     400,
   ],
   [
+    "a body in a coding that nobody undoes",
+    () => "POST /live HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n5\r\nhello\r\n",
+    501,
+  ],
+  [
     "an expectation that nobody meets",
     () => "POST /live HTTP/1.1\r\nHost: localhost\r\nExpect: much\r\nContent-Length: 100000\r\n\r\nx",
     417,

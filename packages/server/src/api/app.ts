@@ -52,7 +52,7 @@ import { RequestLimit } from "./rate-limit.ts";
 import { readQuery } from "./read-query.ts";
 import { referencePage } from "./reference-page.ts";
 import { bodyIsUnderWay, dropUnreadBody, endUnlessComplete } from "./refused-body.ts";
-import { lacksOneHost, mostHeaders, refuseHead } from "./refused-head.ts";
+import { hasCodedBody, lacksOneHost, mostHeaders, refuseHead } from "./refused-head.ts";
 import { CallsUnderWay, decorateCallerSignal, requestIds } from "./request-context.ts";
 import { traceRequests } from "./request-spans.ts";
 import { RouteTable } from "./route-table.ts";
@@ -346,6 +346,7 @@ function serverFor(
   const expectsMore = new WeakSet<IncomingMessage>();
   const inTurn = lanes.inTurn((request, response) => {
     if (lacksOneHost(request)) refuseHead(response, 400, withoutOneHost);
+    else if (hasCodedBody(request)) refuseHead(response, 501, codedBody);
     else if (expectsMore.has(request)) refuseHead(response, 417);
     else if (hosts.takes(request)) hosts.answer(request, response).catch(() => response.destroy());
     else handler(request, response);
@@ -435,6 +436,10 @@ const largeHead = lastAnswer("400 Bad Request", {
 const withoutOneHost = JSON.stringify({
   code: "bad_request",
   message: "the request has no Host, or several",
+});
+const codedBody = JSON.stringify({
+  code: "bad_request",
+  message: "of the codings of Transfer-Encoding only chunked is taken; send the body as it is, or chunked",
 });
 const lateRequest = lastAnswer("408 Request Timeout", {
   code: "timeout",

@@ -18,6 +18,12 @@ export function lacksOneHost({ httpVersion, headers, rawHeaders }: IncomingMessa
   return hosts > 1;
 }
 
+/** Its body is coded in a way that nobody here undoes: a program behind a preview, which hears of chunks alone, would take it for plain. */
+export function hasCodedBody({ headers }: IncomingMessage): boolean {
+  const codings = headers["transfer-encoding"];
+  return codings !== undefined && codings.trim().toLowerCase() !== "chunked";
+}
+
 /** Answers a request whose head alone is reason to refuse it, and ends the connection. @param body JSON. */
 export function refuseHead(response: ServerResponse, status: number, body = ""): void {
   response.writeHead(status, {

@@ -121,6 +121,8 @@ export interface ProviderCheck {
   error?: string;
   /** Of an unhealthy one: it could not be tried for want of room on a disk, so that whether it works is not known. */
   untried?: boolean;
+  /** Of an unhealthy one: what tried it ended over it, so that one such check alone says nothing for certain. */
+  unanswered?: boolean;
   /** Why spawns would be refused now, though all else works: a disk that is short, and the way out. */
   cannotSpawn?: string;
   /** Remarks that matter to an operator: what is limited here and why. */

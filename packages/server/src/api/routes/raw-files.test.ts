@@ -127,7 +127,10 @@ it.each([
       body: "6789",
       headers: { [header]: value },
     });
-    expect([response.ok, await response.text()]).toEqual([false, expect.stringContaining(JSON.stringify(JSON.stringify(value)).slice(1, -1))]);
+    expect([response.ok, await response.text()]).toEqual([
+      false,
+      expect.stringContaining(JSON.stringify(JSON.stringify(value)).slice(1, -1)),
+    ]);
   }
   expect(written).toEqual([]);
 });

@@ -4,13 +4,13 @@ export interface CheckOutcome {
   startedMs: number;
   /** Why it failed; undefined: it did not. */
   error: string | undefined;
-  /** It had not ended by its deadline. */
+  /** It had not ended by its deadline, or what tried it has ended first. */
   unanswered: boolean;
 }
 
 /**
  * Which providers take no spawns: those whose last check failed, when nothing has gone well since it began. One that was
- * only slow to answer may be busy with spawns that succeed, so that it takes two such checks in a row, and its answer
+ * only slow to answer may be busy with spawns that succeed, and one process that was killed is no machine that does not work, so that it takes two such checks in a row, and its answer
  * counts however late it comes: nothing else could, while no spawn is let in.
  */
 export class FailingProviders {

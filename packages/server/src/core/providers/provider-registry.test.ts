@@ -209,6 +209,25 @@ describe("ProviderRegistry", () => {
     expect(() => registry.admit("one")).not.toThrow();
   });
 
+  it("takes spawns while one check was cut off before it said anything, and looks again at once", async () => {
+    const { registry, one, checks } = make();
+    one.checkResult = { healthy: false, unanswered: true, error: "it was killed", notes: [] };
+    let refusedAfterOne: string | undefined;
+    const check = one.check.bind(one);
+    Object.assign(one, {
+      check: async () => {
+        if (checks() === 1) refusedAfterOne = registry.refusal("one");
+        return check();
+      },
+    });
+    expect(await registry.healthOf("one", { signal: forever })).toMatchObject({ healthy: false });
+    expect(registry.refusal("one")).toBeUndefined();
+    await vi.waitFor(() => expect(checks()).toBe(2));
+    await settle();
+    expect(refusedAfterOne).toBeUndefined();
+    expect(registry.refusal("one")).toContain("it was killed");
+  });
+
   it("gives up a question after half a minute, asks anew, and refuses spawns meanwhile", async () => {
     holdDeadlines();
     const { registry, one } = make();

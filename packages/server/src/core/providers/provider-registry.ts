@@ -342,7 +342,11 @@ export class ProviderRegistry {
     const question = this.#questions.get(provider.name) ?? this.#ask(provider);
     const { result, unanswered } = await within(deadline.signal, () => question.answer);
     const failure = result.healthy ? undefined : (result.error ?? "the check failed without a reason");
-    const again = this.#failing.checked(provider.name, { startedMs, error: failure, unanswered });
+    const again = this.#failing.checked(provider.name, {
+      startedMs,
+      error: failure,
+      unanswered: unanswered || result.unanswered === true,
+    });
     if (again && !this.#closing.signal.aborted) setImmediate(() => this.#look(provider.name));
     const listed = provider.capabilities.has("runtime_inventory")
       ? this.#inventories.get(provider.name)

@@ -1,12 +1,14 @@
 import { existsSync } from "node:fs";
 import { glob, mkdir, readdir, readFile, rm, rmdir } from "node:fs/promises";
 import { join } from "node:path";
-import { afterEach, beforeEach, expect, it, onTestFinished } from "vitest";
+import { afterEach, beforeEach, expect, it, onTestFinished, vi } from "vitest";
 import { type NativeHome, nativeHome, nativeProvider, testImage } from "../../../test/support/native.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import { run } from "../../ports/contract/provider/harness.ts";
 import type { RuntimeSpec } from "../../ports/index.ts";
+import { LauncherFailure } from "../launcher/index.ts";
+import { LaunchSite } from "./launch-site.ts";
 import type { NativeProvider } from "./native-provider.ts";
 
 const soon = () => ({ signal: AbortSignal.timeout(60_000) });
@@ -47,6 +49,16 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "what was
       const spec = specOf(image);
       await provider.spawn(spec, soon());
       expect((await run(provider.sandbox(spec.runtimeId), "echo works")).stdout).toBe("works\n");
+    }
+  });
+
+  it("a check whose process is killed says that it says nothing for certain", async () => {
+    const killed = new LauncherFailure("request", "killed", undefined, { unanswered: true });
+    const broken = new LauncherFailure("overlay", "refused");
+    for (const failure of [killed, broken]) {
+      using _launch = vi.spyOn(LaunchSite.prototype, "launch").mockRejectedValue(failure);
+      const { healthy, unanswered } = await provider.check(soon());
+      expect([healthy, unanswered]).toEqual([false, failure === killed ? true : undefined]);
     }
   });
 

@@ -32,7 +32,7 @@ import {
 } from "../../ports/index.ts";
 import { AgentClient, agentCapabilities, unixDialer } from "../agent/index.ts";
 import { DiskGuard, spaceOf } from "../guards/index.ts";
-import { KeptNetwork, type LaunchSpec, outboundSettings } from "../launcher/index.ts";
+import { KeptNetwork, LauncherFailure, type LaunchSpec, outboundSettings } from "../launcher/index.ts";
 import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { adviceFor, lackedRoom, toldFailure } from "./advice.ts";
 import { EarlyBinding, firstBy } from "./early-binding.ts";
@@ -203,7 +203,8 @@ export class NativeProvider implements RuntimeProvider {
       return { healthy: true, ...this.#worked, ...(refusal === undefined ? {} : { cannotSpawn: refusal }) };
     } catch (error) {
       if (lackedRoom(error)) return this.#withoutRoom(error);
-      return { healthy: false, error: await adviceFor(error), notes: [] };
+      const unanswered = error instanceof LauncherFailure && error.unanswered;
+      return { healthy: false, error: await adviceFor(error), notes: [], ...(unanswered && { unanswered }) };
     }
   }
 
