@@ -57,7 +57,7 @@ pub fn enter(dir: &str, record: &serde_json::Value, ready: Option<&Ready>) -> Re
 }
 
 /// Fails when something is there already.
-fn move_to(path: &str, dir: &str) -> std::io::Result<()> {
+pub fn move_to(path: &str, dir: &str) -> std::io::Result<()> {
     match sys::rename_new(path, dir) {
         // Some file systems cannot tell: an empty one that was just made gives way.
         Err(error) if sys::errno_is(&error, libc::EINVAL) => {

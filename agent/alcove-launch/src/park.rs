@@ -224,7 +224,7 @@ fn claim(prepared: &LaunchSpec, mut begun: Begun, spec: &ClaimSpec) -> Result<La
         range::give(link)?;
     }
     folder::exchange_record(&spec.record)?;
-    sys::rename_new(&prepared.dir, &spec.dir).at("directory", &spec.dir)?;
+    folder::move_to(&prepared.dir, &spec.dir).at("directory", &spec.dir)?;
     begun.stages.end("record");
     sys::set_hostname_in(names.as_raw_fd(), &owned.hostname).at("inside", "hostname")?;
     begun.release(matches!(prepared.root, RootSpec::Image { .. }).then_some(owned.hostname.as_str()))
