@@ -272,12 +272,13 @@ pub fn wait_ended(fd: RawFd) -> io::Result<()> {
 /// @param process its descriptor.
 /// @returns whether there is something to read.
 pub fn wait_readable_of(fd: RawFd, process: RawFd) -> io::Result<bool> {
-    let mut entries = [fd, process].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    // The process first: what it says before its end is there when that is seen.
+    let mut entries = [process, fd].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     loop {
         // SAFETY: both entries are alive through the call.
         match check(unsafe { libc::poll(entries.as_mut_ptr(), 2, -1) } as libc::c_long) {
             Err(error) if errno_is(&error, libc::EINTR) => {}
-            other => return other.map(|_| entries[0].revents & libc::POLLIN != 0),
+            other => return other.map(|_| entries[1].revents & libc::POLLIN != 0),
         }
     }
 }

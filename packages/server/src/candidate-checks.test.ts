@@ -156,10 +156,13 @@ it("a check that throws is one that failed, and the others are waited for", asyn
   ]);
 });
 
-it("leaves it open whether one works that could not be tried", async () => {
+it.each([
+  { untried: true, error: "the disk is full" },
+  { unanswered: true, error: "what tried it was killed" },
+])("leaves it open whether one works that could not be tried: $error", async (said) => {
   const candidate = working("native");
-  const full = { healthy: false, untried: true, error: "the disk is full", notes: [] };
-  vi.spyOn(candidate.provider, "check").mockResolvedValue(full);
+  const check = { healthy: false, notes: [], ...said };
+  vi.spyOn(candidate.provider, "check").mockResolvedValue(check);
   const [checked] = await new CandidateChecks([candidate], { logger: silentLogger }).all();
-  expect(checked).toEqual({ candidate, check: full, unanswered: true });
+  expect(checked).toEqual({ candidate, check, unanswered: true });
 });

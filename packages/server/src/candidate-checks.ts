@@ -110,8 +110,8 @@ export class CandidateChecks implements AsyncDisposable {
     this.#underWay.add(asked);
     try {
       const check = await asked;
-      const open = !check.healthy && (deadline.signal.aborted || check.untried === true);
-      return { candidate, check, ...(open ? { unanswered: true } : {}) };
+      const says = check.healthy || !(deadline.signal.aborted || check.untried || check.unanswered);
+      return { candidate, check, ...(says ? {} : { unanswered: true }) };
     } finally {
       this.#underWay.delete(asked);
       clearInterval(waiting);

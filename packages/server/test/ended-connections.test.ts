@@ -87,6 +87,18 @@ test.each<[name: string, bytes: () => string, status: number]>([
     400,
   ],
   [
+    "a plain request to a path that speaks WebSocket, which is to be the last",
+    () =>
+      `GET /api/v1/sandboxes/${id}/tunnels/80 HTTP/1.1\r\nHost: localhost\r\nX-API-Key: ${key}\r\nConnection: close\r\n\r\n`,
+    426,
+  ],
+  [
+    "such a one that offers another protocol, of whose connection the parser leaves what follows",
+    () =>
+      `GET /api/v1/sandboxes/${id}/tunnels/80 HTTP/1.1\r\nHost: localhost\r\nX-API-Key: ${key}\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\nGET /live HTTP/1.1\r\nHost: localhost\r\n\r\n`,
+    426,
+  ],
+  [
     "a body in a coding that nobody undoes",
     () => "POST /live HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n5\r\nhello\r\n",
     501,

@@ -442,11 +442,8 @@ describe("ports by path", () => {
       expect(await handshake(tunnelOf("sb-000000000000", 80))).toBe(404);
       expect(await handshake(tunnelOf(id, 80, {}))).toBe(401);
       const plain = await client.get(`/api/v1/sandboxes/${id}/tunnels/80`, { headers: key });
-      expect([plain.status, plain.headers.connection, plain.headers.upgrade]).toEqual([
-        426,
-        "upgrade",
-        "websocket",
-      ]);
+      expect([plain.status, plain.headers.upgrade]).toEqual([426, "websocket"]);
+      expect(plain.headers.connection).toMatch(/\bupgrade$/);
       using _program = await ports.listen(
         3000,
         net.createServer((socket) => socket.resume().on("error", () => undefined)),

@@ -58,8 +58,11 @@ pub fn rename(channel: &mut Channel, context: &Context, request: &FileMove) -> S
     let source = path::locate(&from)?;
     let stat = source.stat().map_err(|error| failed(&from.text(), &error))?;
     let below_itself = || refused(ErrorCode::BadRequest, format!("{} cannot be moved below itself", from.text()));
-    // The kernel says so too, when the directories on the way are made.
-    if stat.st_mode & libc::S_IFMT == libc::S_IFDIR && to.is_below(&from) {
+    // The kernel says both too, when the directories on the way are made.
+    if source.is_mounted(&stat) {
+        return Err(failed(&from.text(), &Error::from_raw_os_error(libc::EBUSY)));
+    }
+    if path::is_directory(&stat) && to.is_below(&from) && path::locate(&to).is_err() {
         return Err(below_itself());
     }
     let target = path::locate_making(&to, &user, context.ids)?;
@@ -75,10 +78,6 @@ pub fn rename(channel: &mut Channel, context: &Context, request: &FileMove) -> S
             Some(libc::EXDEV) => super::copy::move_across(&source, &target, &request.from, &request.to)?,
             Some(libc::EEXIST) => return Err(refused(ErrorCode::NotEmpty, format!("{} is not empty", to.text()))),
             Some(libc::EINVAL) => return Err(below_itself()),
-            // One of the two is mounted: of the source its device tells.
-            Some(libc::EBUSY) if sys::fstat(from_dir).is_ok_and(|above| above.st_dev != stat.st_dev) => {
-                return Err(failed(&from.text(), &error));
-            }
             _ => return Err(failed(&to.text(), &error)),
         },
     }

@@ -148,6 +148,16 @@ impl Place {
     pub fn stat(&self) -> std::io::Result<libc::stat> {
         sys::stat_at(self.dir.as_raw_fd(), &self.name, libc::AT_SYMLINK_NOFOLLOW)
     }
+
+    /// Whether it is a directory where another file system is mounted. What is no directory has a device of its own on some overlays.
+    /// @param stat of the place.
+    pub fn is_mounted(&self, stat: &libc::stat) -> bool {
+        is_directory(stat) && sys::fstat(self.dir.as_raw_fd()).is_ok_and(|above| above.st_dev != stat.st_dev)
+    }
+}
+
+pub fn is_directory(stat: &libc::stat) -> bool {
+    stat.st_mode & libc::S_IFMT == libc::S_IFDIR
 }
 
 fn split_last(path: &Path) -> Result<(Path, &[u8]), Stop> {

@@ -69,9 +69,9 @@ pub fn remove(channel: &mut Channel, request: &FileRemove) -> Served {
     if path::on_procfs(dir) {
         return Err(refused(ErrorCode::Permission, format!("{text} is in procfs, which is not changed")));
     }
-    let directory = stat.st_mode & libc::S_IFMT == libc::S_IFDIR;
+    let directory = path::is_directory(&stat);
     // What is mounted stays, and what is in it with it: it would be emptied before the kernel says so.
-    if directory && sys::fstat(dir).map_err(failure)?.st_dev != stat.st_dev {
+    if place.is_mounted(&stat) {
         return Err(failure(Error::from_raw_os_error(libc::EBUSY)));
     }
     match (directory, request.recursive) {

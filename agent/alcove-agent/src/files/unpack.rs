@@ -157,12 +157,17 @@ impl Target<'_> {
     }
 
     fn fill<R: Read>(&self, file: &OwnedFd, entry: &mut tar::Entry<R>, buffer: &mut [u8], mode: u32) -> io::Result<()> {
+        let mut left = entry.size();
         loop {
             let count = entry.read(buffer)?;
             if count == 0 {
                 break;
             }
             sys::write_all(file.as_raw_fd(), &buffer[..count])?;
+            left = left.saturating_sub(count as u64);
+        }
+        if left > 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if self.ids.many() {
             // SAFETY: a live descriptor.
@@ -268,6 +273,7 @@ fn unpack_all(incoming: &mut Incoming, target: &Target) -> Result<u64, Stop> {
                 target.place(dir.as_raw_fd(), last, &mut entry, &mut buffer).map_err(|error| {
                     match error.raw_os_error() {
                         Some(_) => failed(&shown, &error),
+                        None if ended.get() => cut(count),
                         None => broken(error),
                     }
                 })?;

@@ -75,7 +75,8 @@ unsafe fn become_command(plan: &Plan) -> (Stage, i32) {
     // A program asks at its beginning how many there are.
     if plan.processors.is_some_and(|all| all.give_back_to(0).is_err()) {
         // What its groups allow changes without pause: nothing is wrong with what was asked for.
-        return (Stage::Setup, libc::EAGAIN);
+        let refused = sys::errno();
+        return (Stage::Setup, if refused == libc::EINVAL { libc::EAGAIN } else { refused });
     }
     // Before it is anything else, and not without: whatever it starts is in there too.
     for fd in &plan.join {

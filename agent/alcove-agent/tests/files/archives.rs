@@ -106,6 +106,8 @@ fn a_cut_archive_is_told_as_one() {
     for length in [0, 100, 700, 512 + 2_000, 512 + 2_048, whole.len() - 1024] {
         let frames = client.run_with(&unpack, &whole[..length]);
         assert_eq!(error_code(&frames), "bad_request", "{length}");
+        let left = std::fs::read(format!("{ws}/a")).map(|bytes| bytes.len()).unwrap_or(0);
+        assert_eq!(left, if length < 512 + 2_000 { 0 } else { 2_000 }, "{length}");
     }
     // One block of zeros is an end, as are many.
     for length in [whole.len() - 512, whole.len()] {

@@ -86,6 +86,10 @@ fn directories_are_made_moved_and_removed() {
     assert_eq!(client.refusal(&json!({"op": "file.move", "from": at("none"), "to": at("x")})), "not_found");
     client.ask(&json!({"op": "file.move", "from": at("c/g"), "to": at("a/b/f")}));
     // By its names alone it is below itself.
+    symlink(at("new2"), at("c/link")).expect("a link");
+    client.ask(&json!({"op": "file.mkdir", "path": at("new2")}));
+    client.ask(&json!({"op": "file.move", "from": at("c"), "to": at("c/link/c")}));
+    client.ask(&json!({"op": "file.move", "from": at("new2/c"), "to": at("c")}));
     client.ask(&json!({"op": "file.move", "from": at("c"), "to": at("c/../c2")}));
     client.ask(&json!({"op": "file.move", "from": at("c2"), "to": at("c")}));
     client.ask(&json!({"op": "file.move", "from": at("a"), "to": at("new/parent/a")}));

@@ -99,9 +99,12 @@ async function uploadDirectory(
   const packed = pipeline(pack, meter);
   // The upload reports a broken connection; a file that cannot be read breaks the archive off.
   packed.catch((error: unknown) => meter.destroy(error instanceof Error ? error : new Error(String(error))));
-  await client.files.writeArchive(target.id, target.path, meter, { signal: options.signal });
-  await packed;
-  remarks.tell();
+  try {
+    await client.files.writeArchive(target.id, target.path, meter, { signal: options.signal });
+    await packed;
+  } finally {
+    remarks.tell();
+  }
   finish(progress, meter, `${source} → ${target.id}:${target.path}`, options);
 }
 

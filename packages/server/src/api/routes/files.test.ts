@@ -32,7 +32,7 @@ async function listen(files: object) {
   const address = await app.listen({ host: "127.0.0.1", port: 0 });
   const get = (path: string) =>
     fetch(`${address}/sandboxes/sb-x/files/${path}`, { signal: AbortSignal.timeout(20_000) });
-  return { answers, get };
+  return { answers, address, get };
 }
 
 /** `extra` is no field of the answer. */
@@ -84,4 +84,22 @@ it("a directory of 60,000 entries holds nobody up while it is sent, and its memo
   expect(bytes).toBeGreaterThan(6 * mib);
   expect(turns.longestMs).toBeLessThan(100);
   await expect.poll(() => answers.heldBytes).toBe(0);
+});
+
+it("a write on a condition is refused, and writes nothing", async () => {
+  let written = 0;
+  const { address } = await listen({
+    write: async () => {
+      written += 1;
+    },
+  });
+  const write = (headers: Record<string, string>) =>
+    fetch(`${address}/sandboxes/sb-x/files`, {
+      method: "POST",
+      body: JSON.stringify({ path: "/f", content: "x" }),
+      headers: { "content-type": "application/json", ...headers },
+    });
+  expect((await write({ "if-none-match": "*" })).ok).toBe(false);
+  expect(written).toBe(0);
+  expect((await write({})).ok).toBe(true);
 });

@@ -18,6 +18,7 @@ import { decodeContent, defined, given } from "../parse.ts";
 import { presentFile } from "../present.ts";
 import { sendList } from "../send-list.ts";
 import { eventText, sendEventStream } from "../streams/sse.ts";
+import { refuseConditions } from "../whole-writes.ts";
 import { type RouteApp, SandboxParams } from "./route-app.ts";
 
 const emptyForRoot = { minLength: 0, pattern: "^(?:/[^\\u0000]*)?$", default: "/" };
@@ -61,6 +62,7 @@ export function fileRoutes(
     },
     handler: async (request, reply) => {
       const { path, content, encoding, mode, user } = request.body;
+      refuseConditions(request);
       const bytes = decodeContent("content", content, encoding);
       const options = defined({
         mode: mode === undefined || mode === "" ? undefined : parseMode("mode", mode),

@@ -1,17 +1,18 @@
 import type { Readable, Writable } from "node:stream";
 import { FilePath, OptionalFileMode, statusBody, UnpackResult } from "@alcove/wire";
-import type { FastifyReply, FastifyRequest } from "fastify";
+import type { FastifyReply } from "fastify";
 import { Type } from "typebox";
 import type { BodyBudget } from "../../core/answers/body-budget.ts";
 import type { FileService } from "../../core/files/file-service.ts";
 import { parseMode } from "../../core/files/paths.ts";
 import { carry } from "../../platform/carry.ts";
 import { JoinedReadable } from "../../platform/joined-readable.ts";
-import { BadRequest, DomainError } from "../../ports/errors.ts";
+import { DomainError } from "../../ports/errors.ts";
 import { defined, given } from "../parse.ts";
 import { tellableTime } from "../present.ts";
 import { parseRange } from "../range.ts";
 import { rawBody, roomToUnpack } from "../raw-body.ts";
+import { refuseConditions } from "../whole-writes.ts";
 import { ChosenUser, type RouteApp, SandboxParams } from "./route-app.ts";
 
 const PathQuery = Type.Object({ path: FilePath });
@@ -175,25 +176,6 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService; unpa
       return { status: "unpacked" as const, entries };
     },
   });
-}
-
-const preconditions = ["if-match", "if-none-match", "if-unmodified-since", "if-modified-since"] as const;
-
-/**
- * Files are written whole and whatever was there: a part that is taken for one, as of an upload that goes on (`curl -C`), would replace what it
- * was to be added to, and a write that was to happen on a condition alone would replace what its sender wanted to keep.
- */
-function refuseConditions({ headers }: FastifyRequest): void {
-  const range = headers["content-range"];
-  if (range !== undefined)
-    throw new BadRequest(
-      `Content-Range ${JSON.stringify(range.slice(0, 64))}: a part of a file is not taken, files are written whole; send all of it without Content-Range`,
-    );
-  const condition = preconditions.find((name) => headers[name] !== undefined);
-  if (condition !== undefined)
-    throw new BadRequest(
-      `${condition} ${JSON.stringify(headers[condition]?.slice(0, 64))}: a write on a condition is not taken, files have no versions here; look with GET …/files/stat and write without it`,
-    );
 }
 
 function behindTheEnd(reply: FastifyReply, size: number): DomainError {

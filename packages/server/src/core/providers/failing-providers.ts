@@ -10,8 +10,9 @@ export interface CheckOutcome {
 
 /**
  * Which providers take no spawns: those whose last check failed, when nothing has gone well since it began. One that was
- * only slow to answer may be busy with spawns that succeed, and one process that was killed is no machine that does not work, so that it takes two such checks in a row, and its answer
- * counts however late it comes: nothing else could, while no spawn is let in.
+ * only slow to answer may be busy with spawns that succeed, and one process that was killed is no machine that does
+ * not work, so that it takes two such checks in a row, and its answer counts however late it comes: nothing else could,
+ * while no spawn is let in.
  */
 export class FailingProviders {
   readonly #failing = new Map<string, { error: string; certain: boolean }>();

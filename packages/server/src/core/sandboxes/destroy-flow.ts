@@ -93,7 +93,7 @@ export class DestroyFlow {
       if (work !== undefined) {
         if (work.kind !== "other") {
           // Before it leaves: who repeats this meanwhile, or had no answer, finds neither it nor a row.
-          this.#keepWithdrawn(id, live.ownerOf(id) ?? "");
+          if (work.kind === "reserving") this.#keepWithdrawn(id, live.ownerOf(id) ?? "");
           work.cancel(new DestroyedMeanwhile(id));
           cancelled = true;
         }
