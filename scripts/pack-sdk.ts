@@ -1,6 +1,14 @@
 /** Packs the SDK as JavaScript with types, for Node 20 and later: `pack-sdk.ts [folder]` leaves an archive there that `npm install` takes. */
 import { spawnSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  copyFileSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
@@ -77,6 +85,7 @@ try {
       dependencies: { ws: dependencies.ws, typebox: manifest("wire").dependencies.typebox },
     }),
   );
+  copyFileSync(path.join(root, "packages", "sdk", "README.md"), path.join(draft, "README.md"));
   mkdirSync(target, { recursive: true });
   const archive = run("npm", ["pack", "--silent", "--pack-destination", target], draft).trim();
   console.log(path.join(target, archive));

@@ -1,6 +1,6 @@
 import { execFile } from "node:child_process";
 import { once } from "node:events";
-import { cp, mkdir, mkdtemp, rm, symlink, writeFile } from "node:fs/promises";
+import { cp, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import http from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
@@ -99,8 +99,8 @@ test("the packed SDK runs where only Node is", { timeout: 120_000 }, async () =>
     export const run = (client: AlcoveClient): Promise<ExecResult> => client.exec("sb-a", { command: "true" });
     export const textOf = (chunk: ExecStreamChunk): string => chunk.data;
     export const id = async (client: AlcoveClient): Promise<TYPE> => (await client.spawn({ ttl: "5m" })).id;`;
-  const check = async (type: string) => {
-    await writeFile(path.join(folder, "use.mts"), code.replace("TYPE", type));
+  const check = async (code: string) => {
+    await writeFile(path.join(folder, "use.mts"), code);
     const flags = ["--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--lib", "esnext"];
     const types = ["--types", "node", "--typeRoots", path.join(root, "node_modules", "@types")];
     return run(tsc, [...flags, ...types, "use.mts"], { cwd: folder }).then(
@@ -108,6 +108,9 @@ test("the packed SDK runs where only Node is", { timeout: 120_000 }, async () =>
       ({ stdout }: { stdout: string }) => stdout,
     );
   };
-  expect(await check("string")).toBe("fits");
-  expect(await check("number")).toMatch(/use\.mts.*TS2322/);
+  expect(await check(code.replace("TYPE", "string"))).toBe("fits");
+  expect(await check(code.replace("TYPE", "number"))).toMatch(/use\.mts.*TS2322/);
+  const [, example = "of no README"] =
+    /```ts\n(.*?)```/s.exec(await readFile(path.join(installed, "README.md"), "utf8")) ?? [];
+  expect(await check(example)).toBe("fits");
 });
