@@ -1,7 +1,8 @@
 import type { FastifyRequest } from "fastify";
 import { BadRequest } from "../ports/errors.ts";
 
-const preconditions = ["if-match", "if-none-match", "if-unmodified-since", "if-modified-since"] as const;
+/** `If-Modified-Since` is none of a write: who gets one is to take no notice of it (RFC 9110, 13.1.3). */
+const preconditions = ["if-match", "if-none-match", "if-unmodified-since"] as const;
 
 /**
  * Files are written whole and whatever was there: a part that is taken for one, as of an upload that goes on (`curl -C`), would replace what it

@@ -108,7 +108,7 @@ export class DestroyFlow {
       }
       const row = await store.sandboxes.get(id as LiveSandbox["row"]["id"]);
       if (row?.state === "destroyed") return true;
-      if (row === undefined && this.#withdrawn.has(id)) return true;
+      if (row === undefined && (cancelled || this.#withdrawn.has(id))) return true;
       if (row === undefined) throw sandboxNotFound(id);
       if (!registry.reaches(row)) throw workerUnavailable(row);
       if (live.workOn(id) !== undefined || live.get(id) !== undefined) continue;

@@ -356,6 +356,21 @@ describe("spawn requests", () => {
     await first;
   });
 
+  it("that are being made may be destroyed also where their rows are gone by then", async () => {
+    const h = await harness();
+    h.provider.hook = (step, _id, signal) => (step === "spawned" ? hang(signal) : undefined);
+    const making = expect(h.spawn()).rejects.toBeInstanceOf(Conflict);
+    const [row] = await vi.waitFor(async () => {
+      const rows = await store.sandboxes.listLive();
+      expect(rows).toHaveLength(1);
+      return rows;
+    });
+    // Kept are as many of what has ended as `store.max_destroyed` says.
+    vi.spyOn(store.sandboxes, "get").mockResolvedValue(undefined);
+    await h.service.destroy(row?.id ?? "", { signal: forever });
+    await making;
+  });
+
   it("are not waited for without letting the event loop turn: destroy of a spawn that gets its place", async () => {
     const h = await harness({ defaults: { maxSandboxes: 1, spawnOverflow: "queue" } });
     for (let round = 0; round < 20; round++) {
