@@ -627,23 +627,56 @@ it("onGone() calls back once, when the events connection ends and no other can b
   expect(calls).toBe(1);
 });
 
-it("the events of a sandbox begin a moment after somebody wants them, and before a command starts", async () => {
-  await using agent = await fakeAgent((request, connection) =>
-    connection.frame(frameKinds.reply, request.op === "exec.list" ? { execs: [] } : {}),
-  );
-  const ops = () => agent.requests.map(({ op }) => op);
-  await using waiting = clientOf(agent);
-  waiting.onGone(() => undefined);
+/** An agent, and a client that wants to hear of its end. */
+async function listening() {
+  const agent = await fakeAgent((request, connection) => {
+    if (request.op === "exec.list") return connection.answer({ execs: [] });
+    if (request.op === "sandbox.events") return connection.frame(frameKinds.reply, {});
+    connection.frame(frameKinds.reply, { pid: 3 });
+  });
+  const client = clientOf(agent);
+  client.onGone(() => undefined);
+  return { agent, client, ops: () => agent.requests.map(({ op }) => op) };
+}
+
+it("the events of a sandbox begin a moment after somebody wants them, and before a command that nobody follows", async () => {
+  const waiting = await listening();
+  await using _ = waiting.client;
   await turn();
-  expect(agent.connections).toBe(0);
-  await expect.poll(ops).toEqual(["sandbox.events"]);
-  await using starting = clientOf(agent);
-  starting.onGone(() => undefined);
+  expect(waiting.agent.connections).toBe(0);
+  await expect.poll(waiting.ops).toEqual(["sandbox.events"]);
+  const starting = await listening();
+  await using __ = starting.client;
+  await starting.client.execs.startDetached(spec, options());
+  await expect.poll(() => starting.ops().length).toBeGreaterThanOrEqual(3);
+  // What may have ended before they were there is asked for.
+  expect(starting.ops()).toEqual(["sandbox.events", "exec.start", "exec.list"]);
+});
+
+it("a command that is followed does not wait for the events, which begin at once when it is left", async () => {
+  const { client, ops } = await listening();
+  await using _ = client;
+  const view = await client.execs.start(spec, options());
+  expect(ops()).toEqual(["exec.start"]);
+  await view[Symbol.asyncDispose]();
+  await turn();
+  await expect.poll(ops).toEqual(["exec.start", "sandbox.events", "exec.list"]);
+});
+
+it("what ended before anybody wanted to hear of ends is told to nobody", async () => {
+  await using agent = await fakeAgent((request, connection) => {
+    if (request.op === "sandbox.events") return connection.frame(frameKinds.reply, {});
+    connection.answer(request.op === "exec.list" ? { execs: [] } : { pid: 3 });
+  });
+  await using client = clientOf(agent);
+  await client.execs.startDetached(spec, options());
+  const listening = Promise.withResolvers<void>();
   const stop = new AbortController();
-  starting.execs.startDetached(spec, { signal: stop.signal }).catch(() => undefined);
-  await expect.poll(() => ops().length).toBeGreaterThanOrEqual(3);
-  expect(ops().slice(1, 3)).toEqual(["sandbox.events", "exec.start"]);
+  const exits = client.execs.exits({ signal: stop.signal, onListening: () => listening.resolve() });
+  await listening.promise;
+  expect(agent.requests.map(({ op }) => op)).toEqual(["exec.start", "sandbox.events"]);
   stop.abort();
+  for await (const ended of exits) expect(ended).toBeUndefined();
 });
 
 it("the end of a command that has ended before the agent tells ends is told", async () => {

@@ -19,6 +19,8 @@ const maxRemembered = 2_000;
 const connectMs = 5_000;
 /** Nobody waits for a feed in which nothing can be missed yet: what makes the sandbox has been answered by then. */
 const soonMs = 2;
+/** And often its first command, whose end is told to whoever follows it. */
+const soonAfterFollowedMs = 10;
 /** Pauses before a connection is made anew: none after one that lasted, then ever longer ones. */
 const lastedMs = 10_000;
 const firstPauseMs = 100;
@@ -29,7 +31,7 @@ const closed = new Error("the events are followed no longer");
 
 /**
  * The one `sandbox.events` connection of a sandbox and everybody who listens to it. States: unused (until somebody
- * wants it, and then until a command starts, at most for a moment), connecting, connected, gone. A connection that ends is made anew as often as it takes, because a broken transport is not a dead
+ * wants it, and for a moment from then on unless a command starts that nobody follows), connecting, connected, gone. A connection that ends is made anew as often as it takes, because a broken transport is not a dead
  * sandbox; exits missed meanwhile are read from the list of commands once the new one is answered. The sandbox is gone,
  * for good, when nobody takes a connection at its endpoint any more.
  */
@@ -44,6 +46,7 @@ export class EventsFeed {
   readonly #closing = new AbortController();
   #state: "unused" | "connecting" | "connected" | "gone" = "unused";
   #soon: NodeJS.Timeout | undefined;
+  #wasPutOff = false;
   /** A command was started before the agent had answered here, and may have ended by then. */
   #startedEarly = false;
 
@@ -86,12 +89,19 @@ export class EventsFeed {
   /**
    * A start with this id is about to be sent. Where the agent has forgotten it that is a new command, whose end is to be
    * told; where it has not, the end that is told again ends nothing.
+   * @param options.followed its end is told on a connection of its own too: it does not wait for this one.
    */
-  willStart(execId: ExecId): void {
+  willStart(execId: ExecId, options: { followed: boolean }): void {
     this.#told.delete(execId);
-    // Before it, as its end may be told in no other way.
-    if (this.#soon !== undefined) this.#connect();
-    if (this.#state === "connecting") this.#startedEarly = true;
+    if (!options.followed) this.#connectNow();
+    else if (this.#state === "unused" && this.#soon !== undefined) this.#putOff();
+    const isComing = this.#state === "unused" ? this.#soon !== undefined : this.#state === "connecting";
+    if (isComing) this.#startedEarly = true;
+  }
+
+  /** A command is followed no longer, and its end was not told there. */
+  wasLeft(): void {
+    this.#connectNow();
   }
 
   /** Stops listening without telling anybody that the sandbox is gone. */
@@ -102,9 +112,22 @@ export class EventsFeed {
     this.#endQueues();
   }
 
+  /** Where somebody listens, and a moment was to pass. */
+  #connectNow(): void {
+    if (this.#soon !== undefined) this.#connect();
+  }
+
   #connectSoon(): void {
     if (this.#state !== "unused" || this.#soon !== undefined || this.#closing.signal.aborted) return;
     this.#soon = outsideRequests(() => setTimeout(() => this.#connect(), soonMs));
+  }
+
+  /** Once: there may be one command after the other. */
+  #putOff(): void {
+    if (this.#wasPutOff || this.#closing.signal.aborted) return;
+    this.#wasPutOff = true;
+    clearTimeout(this.#soon);
+    this.#soon = outsideRequests(() => setTimeout(() => this.#connect(), soonAfterFollowedMs));
   }
 
   #connect(): void {

@@ -73,18 +73,23 @@ export class AgentExecs implements ExecOperations {
 
   /** Once sent, a start is known by its id: one whose connection breaks is sent again, or found to run. */
   start(spec: ExecSpec, options: CallOptions): Promise<ExecView> {
-    return this.#inGroup(spec, options, () => this.#start(spec, options));
+    return this.#inGroup(spec, options, { followed: true }, () => this.#start(spec, options));
   }
 
   startDetached(spec: ExecSpec, options: CallOptions): Promise<{ pid: number }> {
-    return this.#inGroup(spec, options, () => this.#startDetached(spec, options));
+    return this.#inGroup(spec, options, { followed: false }, () => this.#startDetached(spec, options));
   }
 
   /** Does a start with a control group lent to it, where its limits need one. */
-  async #inGroup<T>(spec: ExecSpec, options: CallOptions, send: () => Promise<T>): Promise<T> {
+  async #inGroup<T>(
+    spec: ExecSpec,
+    options: CallOptions,
+    way: { followed: boolean },
+    send: () => Promise<T>,
+  ): Promise<T> {
     const start = () => {
       // Once, before it is sent: the end may come before the answer, and what is sent again is the same command.
-      this.#feed.willStart(spec.execId);
+      this.#feed.willStart(spec.execId, way);
       return send();
     };
     const field = ownLimit(spec.limits);
@@ -112,7 +117,8 @@ export class AgentExecs implements ExecOperations {
 
   #start(spec: ExecSpec, options: CallOptions): Promise<ExecView> {
     return this.#persist(options.signal, async (again) => {
-      const follow = new ExecFollow({ name: this.#name, again });
+      const onLeft = () => this.#feed.wasLeft();
+      const follow = new ExecFollow({ name: this.#name, again, onLeft });
       let named = false;
       const ask = startAsk(spec, { follow: true, onNamed: () => (named = true) });
       this.#channel.begin(follow.acknowledging(ask), follow, options.signal);

@@ -59,8 +59,12 @@ export class ExecFollow extends Operation {
   #acked = 0;
   #ackAtRest = false;
 
-  constructor(options: { name: string; follower?: boolean; again?: boolean }) {
+  readonly #onLeft: (() => void) | undefined;
+
+  /** @param options.onLeft called when it is over without the command's exit. */
+  constructor(options: { name: string; follower?: boolean; again?: boolean; onLeft?: () => void }) {
     super();
+    this.#onLeft = options.onLeft;
     this.#name = options.name;
     this.follower = options.follower ?? false;
     this.again = options.again ?? false;
@@ -125,6 +129,7 @@ export class ExecFollow extends Operation {
     this.#wakeInput();
     if (!this.#answered) this.#reply.reject(runtimeGone(this.#name));
     this.#events.end();
+    if (!this.#exited) this.#onLeft?.();
   }
 
   /** Before the reply the call fails; after it the view is cut: its events end without an exit. */
@@ -132,6 +137,7 @@ export class ExecFollow extends Operation {
     this.#wakeInput();
     this.#reply.reject(error);
     this.#events.end();
+    if (!this.#exited) this.#onLeft?.();
   }
 
   /** @returns all events from the first byte on, which are taken then; undefined unless all of them, and the end, are here. */

@@ -14,6 +14,8 @@ import { UncountedGuard } from "./uncounted-guard.ts";
 import { type MachineMemory, readMachineMemory } from "./uncounted-memory.ts";
 
 const parallelLooks = 16;
+/** What others have is as good as seen for so long: to see it takes time of whoever waits for a launch. */
+const seenLastsMs = 250;
 
 /** What the guards of memory that is counted for nobody look at. */
 export interface GuardedRuntimes {
@@ -38,6 +40,7 @@ export interface GuardedRuntimes {
 /** Of what bytes in sockets hold, and of what the kernel keeps for sandboxes beside. */
 export class MemoryGuards implements AsyncDisposable {
   readonly #guards: readonly UncountedGuard[];
+  #seenMs = Number.NEGATIVE_INFINITY;
 
   constructor(options: GuardedRuntimes) {
     const { directories, cgroups } = options;
@@ -91,10 +94,17 @@ export class MemoryGuards implements AsyncDisposable {
     await Promise.all(this.#guards.map((guard) => guard.begin()));
   }
 
-  /** Sees what others have at the moment, if nothing runs, once what was begun before has been handed on. Does not fail. */
+  /** Sees what others have, if nothing runs and it was not seen just now, once what was begun before has been handed on. Does not fail. */
   seeOthersSoon(): void {
+    if (performance.now() - this.#seenMs < seenLastsMs) return;
     setImmediate(() => {
-      for (const guard of this.#guards) guard.seeOthers().catch(() => undefined);
+      for (const guard of this.#guards)
+        guard.seeOthers().then(
+          (seen) => {
+            if (seen) this.#seenMs = performance.now();
+          },
+          () => undefined,
+        );
     });
   }
 

@@ -125,9 +125,12 @@ export class UncountedGuard implements AsyncDisposable {
     await this.#see().catch(() => undefined);
   }
 
-  /** Sees what others have, while nothing runs: also while the first one is made, in which there is nothing of anybody yet. */
-  async seeOthers(): Promise<void> {
-    if (this.#options.maxPercent > 0 && !this.#anyRunning) await this.#options.seeOthers?.();
+  /** Sees what others have, while nothing runs: also while the first one is made, in which there is nothing of anybody yet. @returns whether it did. */
+  async seeOthers(): Promise<boolean> {
+    const { maxPercent, seeOthers } = this.#options;
+    if (maxPercent === 0 || this.#anyRunning || seeOthers === undefined) return false;
+    await seeOthers();
+    return true;
   }
 
   /** One look; stops a runtime when it has to. @returns when to look again, milliseconds. */
