@@ -3,3 +3,7 @@ export function buildAgent(options?: {
   force?: boolean;
 }): Promise<{ built: boolean; folder: string; binaries: Record<string, string> }>;
 export function findCargo(): { cargo: string; folder: string | undefined; version: string };
+/** The C library that both programs in agent/dist hold. */
+export function agentLibrary(): "musl" | "gnu";
+/** The target that they are built for. */
+export function agentTarget(): string;

@@ -105,12 +105,76 @@ export function findCargo() {
   throw new CargoMissing(found);
 }
 
-const targets = { x64: "x86_64-unknown-linux-gnu", arm64: "aarch64-unknown-linux-gnu" };
+const machines = { x64: "x86_64", arm64: "aarch64" };
+/** How long a component of the toolchain may take to come, and how long a question to the compiler. */
+const componentMs = 60_000;
+const questionMs = 10_000;
+
+/** The C library that both programs in agent/dist hold: `musl` or `gnu`. */
+export function agentLibrary() {
+  return readFileSync(stampFile, "utf8").trim().split(" ")[1];
+}
+
+/** The target that both programs in agent/dist are built for, which their tests are run for too. */
+export function agentTarget() {
+  return targetOf(agentLibrary());
+}
+
+/**
+ * A program of musl starts in 0.25 ms less than one of glibc, whose first steps ask the processor what it is some sixty times, each an exit
+ * to the hypervisor where the machine is a virtual one. Each sandbox starts one. A compiler of a distribution may have no such target, or none that
+ * links: the programs are built for glibc then.
+ */
+function mayBuildForMusl({ folder, env, log }) {
+  const target = targetOf("musl");
+  const ask = (name, args, timeout) =>
+    spawnSync(folder === undefined ? name : join(folder, name), args, {
+      ...{ encoding: "utf8", env, cwd: agentFolder, timeout },
+      // A wrapper may not heed less.
+      killSignal: "SIGKILL",
+    });
+  const isThere = () => {
+    const { stdout } = ask("rustc", ["--print", "target-libdir", "--target", target], questionMs);
+    const found = (stdout ?? "").trim();
+    return found !== "" && existsSync(found) && readdirSync(found).some((name) => name.endsWith(".rlib"));
+  };
+  if (isThere()) return true;
+  log(`the compiler has no target ${target}; asking rustup for it, for up to ${componentMs / 1_000} s`);
+  const { status, error, stderr } = ask("rustup", ["target", "add", target], componentMs);
+  if (status === 0 && isThere()) return true;
+  const last = (stderr ?? "").trim().split("\n").at(-1);
+  const told = status === 0 ? "rustup has it for another toolchain" : (error?.code ?? `rustup: ${last}`);
+  log(`it is not to be had (${told})`);
+  return false;
+}
+
+/** @returns whether a program needs no other to be started: an ELF file of 64 bits without an interpreter. */
+function isStatic(file) {
+  const bytes = readFileSync(file);
+  const interpreter = 3;
+  const [from, size, count] = [
+    Number(bytes.readBigUInt64LE(32)),
+    bytes.readUInt16LE(54),
+    bytes.readUInt16LE(56),
+  ];
+  return !Array.from({ length: count }, (_, index) => bytes.readUInt32LE(from + index * size)).includes(
+    interpreter,
+  );
+}
+
+function targetOf(library) {
+  return `${machines[process.arch]}-unknown-linux-${library}`;
+}
 
 /** @returns whether both programs are there and fit the sources; needs no cargo. */
 export function agentIsCurrent() {
   const complete = agentBinaries.every((name) => existsSync(join(distFolder, name)));
-  return complete && existsSync(stampFile) && readFileSync(stampFile, "utf8") === sourceStamp();
+  return (
+    complete &&
+    existsSync(stampFile) &&
+    readFileSync(stampFile, "utf8").split(" ")[0] === sourceStamp() &&
+    agentLibrary() !== undefined
+  );
 }
 
 /**
@@ -127,8 +191,7 @@ export async function buildAgent({ log = () => undefined, force = false } = {}) 
 
   if (process.platform !== "linux")
     throw new BuildFailed(`the agent is a Linux program and cannot be built on ${process.platform}`);
-  const target = targets[process.arch];
-  if (target === undefined)
+  if (machines[process.arch] === undefined)
     throw new BuildFailed(`the agent is built for x64 and arm64, not for ${process.arch}`);
   const { cargo, folder, version } = findCargo();
   log(`building the agent with cargo ${version}; this takes one to four minutes, once`);
@@ -139,18 +202,37 @@ export async function buildAgent({ log = () => undefined, force = false } = {}) 
   delete environment.RUSTFLAGS;
   delete environment.CARGO_ENCODED_RUSTFLAGS;
   delete environment.CARGO_TARGET_DIR;
-  const args = ["build", "--release", "--locked", "--target", target, ...crates];
-  await run(cargo, args, { cwd: agentFolder, env: environment, log });
+  const build = async (library) => {
+    const target = targetOf(library);
+    const args = ["build", "--release", "--locked", "--target", target, ...crates];
+    await run(cargo, args, { cwd: agentFolder, env: environment, log });
+    const made = Object.fromEntries(
+      agentBinaries.map((name) => [name, join(agentFolder, "target", target, "release", name)]),
+    );
+    const dynamic = agentBinaries.filter((name) => !isStatic(made[name]));
+    if (dynamic.length > 0)
+      throw new BuildFailed(
+        `${dynamic.join(" and ")} came out dynamic, for ${target}: a setting of cargo's outside of the project says so`,
+      );
+    return { library, made };
+  };
+  const { library, made } = mayBuildForMusl({ folder, env: environment, log })
+    ? await build("musl").catch((error) => {
+        if (!(error instanceof BuildFailed)) throw error;
+        log(`${error.message}\nthat was for musl; building for glibc`);
+        return build("gnu");
+      })
+    : await build("gnu");
 
   mkdirSync(distFolder, { recursive: true });
   for (const [name, path] of Object.entries(binaries)) {
     // By rename: a running copy keeps its file.
     const fresh = `${path}.${process.pid}.new`;
-    copyFileSync(join(agentFolder, "target", target, "release", name), fresh);
+    copyFileSync(made[name], fresh);
     chmodSync(fresh, 0o755);
     renameSync(fresh, path);
   }
-  writeFileSync(stampFile, stamp);
+  writeFileSync(stampFile, `${stamp} ${library}`);
   return result(true);
 }
 

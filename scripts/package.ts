@@ -16,7 +16,7 @@ import {
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import { buildAgent, findCargo } from "./build-agent.mjs";
+import { agentLibrary, buildAgent, findCargo } from "./build-agent.mjs";
 import { serviceNodeFlags } from "./node-runtime.mjs";
 import { type Entry, withFolders } from "./package/archive.ts";
 import { bundleKinds, contentsOf } from "./package/contents.ts";
@@ -54,7 +54,7 @@ const mtime = new Date(seconds * 1_000);
 const release = { version, commit: changed ? `${commit}+changes` : commit, node: shippedNode };
 const contents = withFolders([
   ...contentsOf(root, { node: await nodeBinary(), serviceNodeFlags: serviceNodeFlags() }),
-  ...licenseEntries(root, { cargo: findCargo().cargo, nodeVersion: shippedNode }),
+  ...licenseEntries(root, { cargo: findCargo().cargo, nodeVersion: shippedNode, library: agentLibrary() }),
   {
     path: "release.json",
     type: "file",

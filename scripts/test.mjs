@@ -5,6 +5,7 @@ import { spawn } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
+import { agentTarget } from "./build-agent.mjs";
 import { contractFindings, contractResults } from "./contract-matrix.mjs";
 import { earlierRelease } from "./earlier-release.mjs";
 import { projectRoot } from "./node-runtime.mjs";
@@ -54,10 +55,12 @@ async function rustTests() {
     skip("Rust tests", `${cargo.missing}; to get it: ${cargo.command}`);
     return;
   }
+  // For what they are shipped as.
+  const target = agent.ready ? { CARGO_BUILD_TARGET: agentTarget() } : {};
   const cargoTest = (args) =>
     run(cargo.cargo, ["test", "--workspace", "--quiet", "--no-fail-fast", ...args], {
       cwd: path.join(projectRoot, "agent"),
-      env: { ...cargo.env, CARGO_TERM_COLOR: "never" },
+      env: { ...cargo.env, CARGO_TERM_COLOR: "never", ...target },
       keep: true,
     });
   const { code, output } = await cargoTest([]);

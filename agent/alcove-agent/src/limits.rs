@@ -66,6 +66,7 @@ impl Agent {
 
 impl Looks {
     fn processors(&self) -> u64 {
+        // Those of the machine that are there or, with musl, those that this process may use, as its commands may.
         // SAFETY: plain question.
         u64::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1).max(1)
     }

@@ -347,6 +347,7 @@ fn prepare_process() -> (u64, u64) {
         }
         // What escapes its monitor comes here, also when the agent is not the init of its sandbox.
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+        // musl gives back what is free at once, and keeps no arenas.
         #[cfg(target_env = "gnu")]
         {
             libc::mallopt(libc::M_ARENA_MAX, 1);

@@ -45,7 +45,7 @@ pub type First<'a> = (&'a [u8], [RawFd; MAX_FDS], &'a [RawFd]);
 pub fn fork(first: Option<First<'_>>, settings: Settings) -> Result<Handle> {
     let (ours, theirs) = sys::socket_pair()?;
     sys::set_nonblocking(ours.as_raw_fd(), true)?;
-    // SAFETY: only the main thread forks. The child uses no lock but malloc's, which glibc's fork leaves usable.
+    // SAFETY: only the main thread forks. The child uses no lock but malloc's, which the library's fork leaves usable (musl's since 1.2.2).
     let pid = sys::check(unsafe { libc::fork() })?;
     if pid == 0 {
         run(theirs, first, settings);
@@ -196,9 +196,15 @@ fn run(socket: OwnedFd, first: Option<First<'_>>, settings: Settings) -> ! {
         libc::setrlimit(libc::RLIMIT_NOFILE, &files);
         // The ends of children are only to be waited for with a limit. Of others, those of a file's owner can be had of any
         // process by the machine's root, which a container's is. The child unblocks them for the command.
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&mut all);
-        libc::sigprocmask(libc::SIG_SETMASK, &all, ptr::null_mut());
+        // By the system call: libraries leave out signals that they use for themselves, two or three.
+        let all = u64::MAX;
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const all,
+            ptr::null_mut::<u64>(),
+            size_of_val(&all),
+        );
     }
     let mut monitor = Monitor {
         socket,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{AtStep, Result, StepError};
 use crate::parcels::{Parcel, Receiver, Thing, Things};
-use crate::spec::{IdsSpec, LaunchSpec, Network, Owned, RootSpec};
+use crate::spec::{IdsSpec, LaunchSpec, Owned, RootSpec};
 use crate::{cgroup, harden, inside, overlay, sys};
 
 /// Sent by an agent that runs before it is somebody's: the rest then comes the other way.
@@ -23,11 +23,12 @@ pub const LIMITED: u8 = b'L';
 /// What is told of namespaces that are refused, to whoever makes them.
 pub const NAMESPACES: &str = "new namespaces";
 
-/// Namespaces that the child makes by itself, as flags: at once, and when it is in its groups.
+/// Namespaces that the child makes by itself, as flags: at once, when it is in its groups, and where its parent could not make it.
 #[derive(Clone, Copy, Default)]
 pub struct Taken {
     pub at_once: libc::c_int,
     pub in_groups: libc::c_int,
+    pub at_last: libc::c_int,
 }
 
 /// An agent is told about fewer.
@@ -80,19 +81,14 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
     }
     take(plan.taken.at_once)?;
 
-    let mut groups = plan.parcels.take(Parcel::Groups)?;
+    plan.parcels.take(Parcel::Ids)?;
     become_root(&plan.spec.ids)?;
     // The kernel forgets the signal when ids change. A launcher that died meanwhile has closed its end of what is read next.
     sys::set_death_signal(libc::SIGKILL).at("inside", "death signal")?;
-    join_groups(plan.spec, &groups.all(Thing::Join))?;
-    take(plan.taken.in_groups)?;
     // What is mounted outside from here on stays outside.
     sys::cut_propagation().at("mount", "private mounts")?;
     // SAFETY: plain numbers.
     sys::check(unsafe { libc::setsid() } as libc::c_long).at("inside", "session")?;
-    if plan.spec.network != Network::Host {
-        inside::loopback_up()?;
-    }
     if let Some(owned) = &plan.owned {
         inside::set_hostname(&owned.hostname)?;
     }
@@ -110,12 +106,19 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
     }
     let home = inside::assemble(plan.spec, carried, proc, dev)?;
 
+    let mut groups = plan.parcels.take(Parcel::Groups)?;
+    join_groups(plan.spec, &groups.all(Thing::Join))?;
+    take(plan.taken.in_groups)?;
+
     let mut given = plan.parcels.take(Parcel::Root)?;
     enter_root(given.one(Thing::Root))?;
     inside::furnish(plan.spec, home)?;
     if let Some(owned) = &plan.owned {
         introduce(plan, owned)?;
     }
+
+    enter_network(plan.parcels.take(Parcel::Network)?.one(Thing::Network), plan.taken.at_last)?;
+    inside::settle_network(plan.spec)?;
     harden::limit(&plan.spec.limits, plan.spec.cgroup.is_some())?;
 
     // Used to the end, and not where descriptors for the agent come to be.
@@ -176,6 +179,16 @@ fn take(flags: libc::c_int) -> Result<()> {
     }
     // SAFETY: plain number.
     sys::check(unsafe { libc::unshare(flags) } as libc::c_long).at("clone", NAMESPACES).map(drop)
+}
+
+/// @param made by the parent; none: it is made here, where `flags` are those of one.
+fn enter_network(made: Option<OwnedFd>, flags: libc::c_int) -> Result<()> {
+    let Some(namespace) = made else {
+        return take(flags);
+    };
+    // SAFETY: a descriptor of ours.
+    let entered = sys::check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } as libc::c_long);
+    entered.map(drop).at("clone", "the network that was made for it")
 }
 
 /// Those that its parent did not join for it. The kernel asks who opened the files.

@@ -111,7 +111,7 @@ fn attach(image: &str) -> Result<Device> {
     sys::check(unsafe { libc::flock(control.as_raw_fd(), libc::LOCK_EX) } as libc::c_long).at(STEP, "lock")?;
     for _ in 0..16 {
         // SAFETY: takes no argument.
-        let number = sys::check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_GET_FREE) } as libc::c_long)
+        let number = sys::check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_GET_FREE as _) } as libc::c_long)
             .at(STEP, "free loop device")?;
         let path = format!("/dev/loop{number}");
         let device = sys::open_path_at(libc::AT_FDCWD, &path, libc::O_RDWR, 0).at(STEP, &path)?;
@@ -134,7 +134,7 @@ fn configure(device: RawFd, backing: RawFd) -> io::Result<()> {
     config.block_size = BLOCK_SIZE;
     config.info.flags = AUTOCLEAR;
     // SAFETY: the struct is alive and laid out as the kernel's.
-    sys::check(unsafe { libc::ioctl(device, LOOP_CONFIGURE, &raw const config) } as libc::c_long).map(drop)
+    sys::check(unsafe { libc::ioctl(device, LOOP_CONFIGURE as _, &raw const config) } as libc::c_long).map(drop)
 }
 
 fn mount_detached(device: &Device) -> io::Result<OwnedFd> {

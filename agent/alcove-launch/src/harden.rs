@@ -79,7 +79,7 @@ pub fn limit(limits: &Limits, grouped: bool) -> Result<()> {
     Ok(())
 }
 
-fn lower(resource: libc::__rlimit_resource_t, wanted: u64) -> Result<()> {
+fn lower(resource: sys::Resource, wanted: u64) -> Result<()> {
     // SAFETY: the struct is alive through both calls.
     unsafe {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

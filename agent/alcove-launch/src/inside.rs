@@ -1,6 +1,8 @@
 //! What a sandbox's root is furnished with: /proc, /dev, the machine's programs for image `host`.
 
 use std::ffi::CString;
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -23,6 +25,8 @@ pub const EMPTY: &str = "/etc";
 const EMPTY_OPTIONS: &str = "size=4k,nr_inodes=2,mode=555";
 const EMPTY_FLAGS: libc::c_ulong = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
 const READ_ONLY_PROC: [&str; 2] = ["sys", "sysrq-trigger"];
+/// Bytes of a table of mounts that is read at one go.
+const USUAL_MOUNTS: usize = 16 * 1024;
 /// Terminals of one sandbox; the machine has about three thousand for all.
 const TERMINALS: u32 = 64;
 /// What programs need of /proc besides processes. Everything else is hidden, what a newer kernel or a module adds too: such
@@ -99,7 +103,9 @@ impl Carried {
 /// The directories of programs, and what is mounted below them.
 fn program_mounts() -> Result<Vec<String>> {
     // Whatever somebody has called a mount anywhere on the machine; programs are in none whose name is no UTF-8.
-    let table = std::fs::read("/proc/self/mountinfo").at("mount", "/proc/self/mountinfo")?;
+    let mut table = Vec::with_capacity(USUAL_MOUNTS);
+    let read = File::open("/proc/self/mountinfo").and_then(|mut file| file.read_to_end(&mut table));
+    read.at("mount", "/proc/self/mountinfo")?;
     let table = String::from_utf8_lossy(&table);
     let places: Vec<&str> = table.lines().filter_map(|line| line.split(' ').nth(4)).collect();
     let mut found = Vec::new();
@@ -140,15 +146,8 @@ pub fn assemble(spec: &LaunchSpec, carried: Carried, proc: Option<OwnedFd>, dev:
         None => sys::mount("proc", "/proc", "proc", quiet, "").at("proc", "/proc")?,
     }
     furnish_dev(spec, dev, &carried.devices)?;
-    if spec.network != Network::Host {
-        open_low_ports()?;
-        // With v1 the bytes that wait in a socket are not among the sandbox's memory.
-        if spec.cgroup.as_ref().is_none_or(|group| group.version == 1) {
-            bound_queues()?;
-        }
-    }
     forbid_namespaces()?;
-    mask_proc(carried.empty)?;
+    hide_proc(carried.empty)?;
     crate::figures::show(&spec.limits)?;
     let made = |path| sys::open_path_at(libc::AT_FDCWD, path, libc::O_PATH | libc::O_DIRECTORY, 0).at("root", path);
     Ok(Home { proc: made("/proc")?, dev: made("/dev")?, programs: carried.programs })
@@ -202,7 +201,7 @@ fn furnish_dev(spec: &LaunchSpec, dev: Option<OwnedFd>, devices: &[(&str, OwnedF
     }
     for (name, device) in devices {
         let path = format!("/dev/{name}");
-        std::fs::File::create(&path).at(STEP, &path)?;
+        File::create(&path).at(STEP, &path)?;
         sys::move_mount(device.as_raw_fd(), libc::AT_FDCWD, &path).at(STEP, &path)?;
     }
     for (target, name) in [
@@ -249,15 +248,28 @@ fn forbid_namespaces() -> Result<()> {
     if overlay::exists(path) { std::fs::write(path, "0").at("proc", path) } else { Ok(()) }
 }
 
-fn mask_proc(mut empty: Option<OwnedFd>) -> Result<()> {
-    const STEP: &str = "proc";
+/// Sets up the network that this process is in, where that is the sandbox's own, and then closes the settings of the kernel.
+pub fn settle_network(spec: &LaunchSpec) -> Result<()> {
+    if spec.network != Network::Host {
+        sys::loopback_up().at("network", "loopback")?;
+        open_low_ports()?;
+        // With v1 the bytes that wait in a socket are not among the sandbox's memory.
+        if spec.cgroup.as_ref().is_none_or(|group| group.version == 1) {
+            bound_queues()?;
+        }
+    }
     for name in READ_ONLY_PROC {
         let path = format!("/proc/{name}");
         if overlay::exists(&path) {
             let clone = read_only_clone(&path, false)?;
-            sys::move_mount(clone.as_raw_fd(), libc::AT_FDCWD, &path).at(STEP, &path)?;
+            sys::move_mount(clone.as_raw_fd(), libc::AT_FDCWD, &path).at("proc", &path)?;
         }
     }
+    Ok(())
+}
+
+fn hide_proc(mut empty: Option<OwnedFd>) -> Result<()> {
+    const STEP: &str = "proc";
     // The first is made from the null device; the others are clones of it, read-only as it is, by one call each: there are forty.
     let mut source: Option<String> = None;
     let hidden = hidden_proc()?;
@@ -316,10 +328,6 @@ fn name_resolver() -> Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
         other => other.at(FILES, path),
     }
-}
-
-pub fn loopback_up() -> Result<()> {
-    sys::loopback_up().at("network", "loopback")
 }
 
 pub fn set_hostname(name: &str) -> Result<()> {

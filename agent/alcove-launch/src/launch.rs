@@ -1,8 +1,8 @@
 //! The outer half of a launch: everything that needs the service's own rights. `child.rs` is the inner half.
 //!
 //! Order: a directory with its record on disk, the group that counts memory, clone. From then on both halves work side by side. The child
-//! takes the rest of its namespaces; id maps and the other groups, then what the root is furnished with, then the root are made meanwhile
-//! and handed over, see `parcels`. While it settles there: pid on disk, network and limits; its last step waits for those. A death at any
+//! furnishes itself; id maps, then what the root is furnished with, then the other groups, the root and its network are made meanwhile
+//! and handed over, see `parcels`. While it settles there: pid on disk and limits; its last step waits for those. A death at any
 //! point leaves a directory that says what to undo, and no process: until that last step the child dies with us.
 
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -49,6 +49,18 @@ impl Stages {
     }
 }
 
+/// What a child is given, and by which way.
+struct Order<'a> {
+    spec: &'a LaunchSpec,
+    ready: Option<&'a Ready>,
+    sender: parcels::Sender,
+    /// It gets one that it was not cloned with.
+    network_to_make: bool,
+    /// It gets them, and is told so.
+    limits: bool,
+    processors: Option<sys::Processors>,
+}
+
 /// A sandbox whose first process has begun: it ends when this is dropped before `finish` is done.
 pub struct Begun {
     pub pid: i32,
@@ -75,35 +87,17 @@ impl Begun {
     }
 
     /// Makes what the child waits for, parcel by parcel, and accompanies it.
-    fn provide(
-        &mut self,
-        spec: &LaunchSpec,
-        ready: Option<&Ready>,
-        outside: Option<Outside>,
-        sender: &parcels::Sender,
-        limits: bool,
-        on_socket: impl FnOnce(),
-    ) -> Result<()> {
+    fn provide(&mut self, order: &Order<'_>, outside: Option<Outside>, on_socket: impl FnOnce()) -> Result<()> {
+        let Order { spec, ready, sender, processors, .. } = order;
         // None where the child makes its own, without rights.
         let base = match spec.ids {
             IdsSpec::Range { base, .. } => Some(base),
             _ => None,
         };
         idmap::write(self.pid, &spec.ids)?;
+        sender.send(Parcel::Ids, &[])?;
         self.stages.end("id_map");
-        let joined = if base.is_some() { complete_groups(spec)? } else { Vec::new() };
-        sender.send(Parcel::Groups, &joined.iter().map(|(file, _)| (Thing::Join, file)).collect::<Vec<_>>())?;
-        drop(joined);
-        self.stages.end("groups");
 
-        // Made while the root is.
-        let network = match &spec.outbound {
-            Some(outbound) => {
-                let sandbox = sys::pidfd_open(self.pid).at("network", "the sandbox")?;
-                Some(network::begin(outbound, &spec.ids, spec.cgroup.as_ref(), self.pid, sandbox)?)
-            }
-            None => None,
-        };
         let agent = base.map(|_| overlay::read_only_clone(&spec.agent, true)).transpose()?;
         let proc =
             outside.as_ref().and_then(|outside| outside.processes.as_ref()).map(proc_from_outside).transpose()?;
@@ -112,17 +106,27 @@ impl Begun {
         sender.send(Parcel::Furniture, &there(&[(Thing::Agent, &agent), (Thing::Proc, &proc), (Thing::Dev, &dev)]))?;
         self.stages.end("furniture");
 
+        let joined = if base.is_some() { complete_groups(spec)? } else { Vec::new() };
+        sender.send(Parcel::Groups, &joined.iter().map(|(file, _)| (Thing::Join, file)).collect::<Vec<_>>())?;
+        drop(joined);
+        self.stages.end("groups");
+
+        // Made while the root is.
+        let relay = match &spec.outbound {
+            Some(outbound) => {
+                let sandbox = sys::pidfd_open(self.pid).at("network", "the sandbox")?;
+                Some(network::begin(outbound, &spec.ids, spec.cgroup.as_ref(), self.pid, sandbox)?)
+            }
+            None => None,
+        };
         // A machine may not let us; the sandbox is none the worse for it.
         let _ = leave_protection(self.pid);
         let handles = match &spec.cgroup {
             Some(group) => cgroup::handles(group, spec.limits.exec_group)?,
             None => cgroup::Handles::default(),
         };
-        let root = match outside {
-            Some(Outside { users, names, .. }) => {
-                self.names = names;
-                Some(make_root(spec, ready, &users, &mut self.used)?)
-            }
+        let root = match &outside {
+            Some(outside) => Some(make_root(spec, *ready, &outside.users, &mut self.used)?),
             None => None,
         };
         let mut things = there(&[
@@ -133,24 +137,34 @@ impl Begun {
         ]);
         things.extend(handles.exec_join.iter().map(|file| (Thing::ExecJoin, file)));
         sender.send(Parcel::Root, &things)?;
-        // Whoever hears of it may get this processor at once: from here on the child has the longer way.
-        on_socket();
         self.used.extend([agent, proc, dev, root].into_iter().flatten());
         self.stages.end("overlay");
-        self.accompany(spec, network, limits)
+
+        let owner = outside.as_ref().map(|outside| &outside.users).zip(base).filter(|_| order.network_to_make);
+        // Where it cannot be made from here the child makes it, and says why not.
+        let made = owner.and_then(|owner| network::namespace::make(owner, processors.as_ref()).ok());
+        sender.send(Parcel::Network, &there(&[(Thing::Network, &made)]))?;
+        if made.is_some() {
+            self.stages.end("network");
+        }
+        self.names = outside.and_then(|outside| outside.names);
+        self.accompany(spec, relay, order.limits)?;
+        // Whoever hears of it may get this processor at once: from here on the child alone has something to do.
+        on_socket();
+        Ok(())
     }
 
     /// What is done while the child settles.
-    fn accompany(&mut self, spec: &LaunchSpec, network: Option<network::Beginning>, limits: bool) -> Result<()> {
+    fn accompany(&mut self, spec: &LaunchSpec, relay: Option<network::Beginning>, limits: bool) -> Result<()> {
         self.start_time = sys::start_time(self.pid).at("record", "start time")?;
         let boot_id = sys::boot_id().at("record", "boot id")?;
         let record = ProcessRecord { pid: self.pid, start_time: self.start_time, boot_id };
         let bytes = serde_json::to_vec(&record).map_err(|error| StepError::new("record", error.to_string()))?;
         sys::write_file_atomically(libc::AT_FDCWD, folder::PROCESS, &bytes).at("record", folder::PROCESS)?;
         self.stages.end("record");
-        if let Some(network) = network {
-            network.wait()?;
-            self.stages.end("network");
+        if let Some(relay) = relay {
+            relay.wait()?;
+            self.stages.end("relay");
         }
         if limits { self.limit(spec) } else { Ok(()) }
     }
@@ -258,6 +272,8 @@ pub fn begin(
         listener: listener.as_raw_fd(),
         console: console.as_raw_fd(),
     };
+    let (network_to_make, processors) = (plan.taken.at_last != 0, here.map(|(_, all)| all));
+    let order = Order { spec, ready, sender, network_to_make, limits, processors };
     let group = born_in.as_ref().map(AsRawFd::as_raw_fd);
     let mut clone = || match sys::clone_process(namespaces.cloned as u64, group)? {
         0 => child::run(&mut plan),
@@ -280,9 +296,7 @@ pub fn begin(
     stages.end("clone");
     let (go, status) = (go_writer, status_reader);
     let mut begun = Begun { pid, start_time: 0, stages, names: None, go, status, ends: true, used: Vec::new() };
-    outside
-        .and_then(|outside| begun.provide(spec, ready, outside, &sender, limits, on_socket))
-        .map_err(|error| begun.cause_of(error))?;
+    outside.and_then(|outside| begun.provide(&order, outside, on_socket)).map_err(|error| begun.cause_of(error))?;
     Ok(begun)
 }
 
@@ -306,8 +320,7 @@ impl Outside {
     }
 }
 
-/// Of a child, as flags: those that it is cloned with, and those that it takes for itself while the rest is made. A network of its own takes
-/// longer than all others.
+/// Of a child, as flags: those that it is cloned with, and those that are made while it is under way. A network takes longer than all others.
 struct Namespaces {
     cloned: libc::c_int,
     taken: Taken,
@@ -316,12 +329,12 @@ struct Namespaces {
 impl Namespaces {
     fn of(spec: &LaunchSpec) -> Self {
         let mut cloned = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWUTS;
-        let mut taken = Taken { at_once: libc::CLONE_NEWIPC, in_groups: 0 };
+        let mut taken = Taken { at_once: libc::CLONE_NEWIPC, in_groups: 0, at_last: 0 };
         match spec.network {
             Network::Host => {}
             // Looked for before the child is waited for.
             _ if spec.outbound.is_some() => cloned |= libc::CLONE_NEWNET,
-            _ => taken.at_once |= libc::CLONE_NEWNET,
+            _ => taken.at_last = libc::CLONE_NEWNET,
         }
         // The groups that it shows as their roots are those that its maker is in.
         match &spec.cgroup {
@@ -329,7 +342,7 @@ impl Namespaces {
             _ => cloned |= libc::CLONE_NEWCGROUP,
         }
         if !matches!(spec.ids, IdsSpec::Range { .. }) {
-            cloned |= taken.at_once | taken.in_groups;
+            cloned |= taken.at_once | taken.in_groups | taken.at_last;
             taken = Taken::default();
         }
         Self { cloned, taken }
@@ -526,7 +539,7 @@ mod tests {
         | libc::CLONE_NEWNET;
 
     /// A rooted one with groups of v1, apart from what is changed.
-    fn namespaces(change: &serde_json::Value) -> (libc::c_int, libc::c_int, libc::c_int) {
+    fn namespaces(change: &serde_json::Value) -> [libc::c_int; 4] {
         let mut spec = serde_json::json!({
             "dir": "", "record": null, "agent": "", "root": { "kind": "image", "rootfs": "" }, "hostname": "",
             "ids": { "kind": "range", "base": 1, "count": 1 }, "network": "none", "cgroup": { "version": 1, "dirs": [] },
@@ -536,7 +549,7 @@ mod tests {
         spec.as_object_mut().expect("an object").extend(changes);
         let spec: LaunchSpec = serde_json::from_value(spec).expect("a specification");
         let Namespaces { cloned, taken } = Namespaces::of(&spec);
-        (cloned, taken.at_once, taken.in_groups)
+        [cloned, taken.at_once, taken.in_groups, taken.at_last]
     }
 
     #[test]
@@ -545,17 +558,18 @@ mod tests {
         let v2 = serde_json::json!({ "version": 2, "dirs": [] });
         let (net, group) = (libc::CLONE_NEWNET, libc::CLONE_NEWCGROUP);
         let small = libc::CLONE_NEWIPC;
-        for (change, all, at_once, in_groups) in [
-            (serde_json::json!({}), ALL, small | net, group),
-            (serde_json::json!({ "network": "host" }), ALL & !net, small, group),
+        for (change, all, in_groups, at_last) in [
+            (serde_json::json!({}), ALL, group, net),
+            (serde_json::json!({ "network": "host" }), ALL & !net, group, 0),
             // Its network is looked for at once.
-            (serde_json::json!({ "network": "outbound", "outbound": outbound }), ALL, small, group),
-            (serde_json::json!({ "cgroup": v2 }), ALL, small | net, 0),
-            (serde_json::json!({ "cgroup": null }), ALL, small | net, 0),
-            (serde_json::json!({ "ids": { "kind": "single" } }), ALL, 0, 0),
+            (serde_json::json!({ "network": "outbound", "outbound": outbound }), ALL, group, 0),
+            (serde_json::json!({ "cgroup": v2 }), ALL, 0, net),
+            (serde_json::json!({ "cgroup": null }), ALL, 0, net),
         ] {
-            assert_eq!(namespaces(&change), (all & !at_once & !in_groups, at_once, in_groups), "{change}");
+            let cloned = all & !small & !in_groups & !at_last;
+            assert_eq!(namespaces(&change), [cloned, small, in_groups, at_last], "{change}");
         }
+        assert_eq!(namespaces(&serde_json::json!({ "ids": { "kind": "single" } })), [ALL, 0, 0, 0]);
     }
 
     #[test]

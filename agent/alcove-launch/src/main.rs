@@ -25,6 +25,7 @@ mod overlay;
 mod parcels;
 mod park;
 mod pool;
+mod quiet;
 mod range;
 mod remove;
 mod serve;
@@ -35,6 +36,7 @@ use alcove_sys as sys;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    end_alone_of_a_panic();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.first().map_or("", String::as_str) {
         "serve" => serve::serve(&arguments[1..]),
@@ -55,4 +57,14 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A library may remember who a process is from before a clone that it did not make, and would abort who made it.
+fn end_alone_of_a_panic() {
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        told(panic);
+        // SAFETY: plain number, as a shell tells an abort.
+        unsafe { libc::_exit(134) };
+    }));
 }

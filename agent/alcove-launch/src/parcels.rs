@@ -1,4 +1,4 @@
-//! What the outer half of a launch makes while the inner half is under way, handed over in three parcels. The child has a table of
+//! What the outer half of a launch makes while the inner half is under way, handed over in parcels. The child has a table of
 //! descriptors of its own, so that what either opens and closes meanwhile is open nowhere else.
 
 use std::io;
@@ -11,11 +11,14 @@ use crate::sys;
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub enum Parcel {
-    /// The ids are mapped and the groups made.
-    Groups = b'G',
+    /// The ids are mapped.
+    Ids = b'I',
     /// What can be used before there is a root.
     Furniture = b'F',
+    /// The groups are made.
+    Groups = b'G',
     Root = b'R',
+    Network = b'N',
 }
 
 #[derive(Clone, Copy)]
@@ -28,6 +31,8 @@ pub enum Thing {
     Root = b'r',
     Proc = b'p',
     Dev = b'd',
+    /// A namespace.
+    Network = b'w',
     /// See `cgroup::Handles`.
     Oom = b'o',
     ExecPids = b'n',

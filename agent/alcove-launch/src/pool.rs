@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 use crate::error::{AtStep, Result, StepError};
 use crate::folder::{self, Ready};
 use crate::park::Parked;
+use crate::quiet::Quiet;
 use crate::sys;
 
 const STEP: &str = "disk";
 /// After a failure: what was missing, space for one, may be there again.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Nothing was asked for so long: making one then takes no processor from who waits for an answer.
-const QUIET: Duration = Duration::from_millis(25);
 
 pub struct Pool {
     template: String,
@@ -26,12 +25,11 @@ pub struct Pool {
     made: u64,
     /// When making one failed: launches then make their own and report why, until it is tried again.
     failed: Option<Instant>,
-    /// When something was asked of the launcher last.
-    asked: Instant,
+    quiet: Quiet,
 }
 
 impl Pool {
-    pub fn new(template: String, dir: String, wanted: usize) -> Self {
+    pub fn new(template: String, dir: String, wanted: usize, quiet: Quiet) -> Self {
         for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => folder::discard(&entry.path().to_string_lossy()),
@@ -39,12 +37,7 @@ impl Pool {
                 _ => drop(std::fs::remove_file(entry.path())),
             }
         }
-        Self { template, dir, wanted, ready: Vec::new(), coming: None, made: 0, failed: None, asked: Instant::now() }
-    }
-
-    /// Something is asked of the launcher.
-    pub fn disturb(&mut self) {
-        self.asked = Instant::now();
+        Self { template, dir, wanted, ready: Vec::new(), coming: None, made: 0, failed: None, quiet }
     }
 
     /// For processes of other requests: what somebody else's sandbox has open is open nowhere else, or its end would not be seen.
@@ -69,7 +62,7 @@ impl Pool {
             return None;
         }
         let is_low = self.ready.len() < self.wanted.div_ceil(2);
-        Some(if is_low { Duration::ZERO } else { QUIET.saturating_sub(self.asked.elapsed()) })
+        Some(if is_low { Duration::ZERO } else { self.quiet.left() })
     }
 
     /// Starts making a layer when one is due; what fails is tried again after a pause.
@@ -142,7 +135,9 @@ mod tests {
     use super::*;
 
     fn pool_of(ready: usize) -> Pool {
-        let mut pool = Pool::new("none".to_owned(), "/nowhere".to_owned(), 4);
+        let quiet = Quiet::new().expect("a page");
+        quiet.disturb();
+        let mut pool = Pool::new("none".to_owned(), "/nowhere".to_owned(), 4, quiet);
         let null = || std::fs::File::open("/dev/null").expect("null").into();
         let folder = || Ready { path: String::new(), mount: null(), listener: null() };
         pool.ready.extend(std::iter::repeat_with(folder).take(ready));
@@ -154,9 +149,8 @@ mod tests {
         assert_eq!(pool_of(4).due(), None);
         assert_eq!(pool_of(1).due(), Some(Duration::ZERO));
         let mut pool = pool_of(3);
-        pool.disturb();
         assert!(pool.due().is_some_and(|due| due > Duration::ZERO));
-        pool.asked -= QUIET;
+        pool.quiet.end();
         assert_eq!(pool.due(), Some(Duration::ZERO));
         pool.failed = Some(Instant::now());
         assert_eq!(pool.due(), None);

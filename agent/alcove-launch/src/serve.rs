@@ -11,6 +11,7 @@ use crate::folder::{self, Ready};
 use crate::launch::{Launched, Stages};
 use crate::park::{self, Parked};
 use crate::pool::Pool;
+use crate::quiet::Quiet;
 use crate::spec::{LaunchSpec, Reply, Request, ShiftSpec};
 use crate::{destroy, launch, lend, naming, network, range, remove, shift, sys};
 
@@ -34,7 +35,9 @@ pub fn serve(arguments: &[String]) -> Result<()> {
         // The service's thread is a hop of every command, and has no call to ask for itself.
         sys::ask_for_short_slices(libc::getppid());
     }
-    let mut pool = pool_of(arguments)?;
+    let quiet = Quiet::new().at("serve", "shared memory")?;
+    quiet.disturb();
+    let mut pool = pool_of(arguments, quiet)?;
     let mut parked = Parked::default();
     let mut debts = Debts::default();
     // Every request's process holds the writing end; reading it ends when none is left.
@@ -56,15 +59,14 @@ pub fn serve(arguments: &[String]) -> Result<()> {
         if count == 0 {
             drop(busy);
             parked.forget();
+            quiet.end();
             // Deletions under way; what is not done by then is deleted at the service's next start.
             sys::wait_readable(idle.as_raw_fd(), LAST_REQUESTS_MS).at("serve", "wait")?;
             return Ok(());
         }
-        if let Some(pool) = &mut pool {
-            pool.disturb();
-        }
+        quiet.disturb();
         input.take(&buffer[..count], |line| match line {
-            Line::Whole(line) => begin(line, pool.as_mut(), &mut parked, &mut debts),
+            Line::Whole(line) => begin(line, pool.as_mut(), &mut parked, &mut debts, quiet),
             Line::TooLong(head) => fail(
                 leading_id(head),
                 &StepError::new("request", format!("a request is longer than {LONGEST_REQUEST} bytes")),
@@ -110,12 +112,12 @@ impl Lines {
     }
 }
 
-fn pool_of(arguments: &[String]) -> Result<Option<Pool>> {
+fn pool_of(arguments: &[String], quiet: Quiet) -> Result<Option<Pool>> {
     match arguments {
         [] => Ok(None),
         [template, dir, count] => {
             let count = count.parse().map_err(|_| StepError::new("serve", format!("{count} is no number")))?;
-            Ok(Some(Pool::new(template.clone(), dir.clone(), count)))
+            Ok(Some(Pool::new(template.clone(), dir.clone(), count, quiet)))
         }
         _ => Err(StepError::new("serve", "takes no arguments, or a template, a directory and a number")),
     }
@@ -151,7 +153,7 @@ fn wait_for_input(mut pool: Option<&mut Pool>, parked: &mut Parked, debts: &mut 
 }
 
 /// What this process lacks to answer a request it may have for the next one: nothing here ends it.
-fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked, debts: &mut Debts) {
+fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked, debts: &mut Debts, quiet: Quiet) {
     let asked = Instant::now();
     let request = serde_json::from_slice::<Request>(line);
     let mut place = None;
@@ -185,9 +187,10 @@ fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked, debts: &
                 pool.forget();
             }
             begin_request(parent);
+            quiet.keep_from_children();
             match (request, place) {
                 (Ok(Request::Prepare { id, spec }), Some(place)) => prepare(id, &spec, ready, place, parent, debt),
-                (Ok(request), _) => handle(request, asked, ready, send_listening, debt),
+                (Ok(request), _) => handle(request, asked, ready, send_listening, debt, Some(quiet)),
                 (Err(error), _) => {
                     fail(leading_id(line), &StepError::new("request", error.to_string()));
                     debt.settle();
@@ -196,6 +199,9 @@ fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked, debts: &
             std::process::exit(0);
         }
         Ok(pid) => {
+            // It waits behind this process, in two of three cases.
+            // SAFETY: no arguments.
+            unsafe { libc::sched_yield() };
             if place.is_some() {
                 parked.made_by(pid);
             }
@@ -263,14 +269,22 @@ pub fn one() -> Result<()> {
     std::io::stdin().lock().read_until(b'\n', &mut line).at("serve", "standard input")?;
     let asked = Instant::now();
     match serde_json::from_slice(&line) {
-        Ok(request) => handle(request, asked, None, |_| (), Debt::none()),
+        Ok(request) => handle(request, asked, None, |_| (), Debt::none(), None),
         Err(error) => fail(leading_id(&line), &StepError::new("request", error.to_string())),
     }
     Ok(())
 }
 
 /// @param on_socket of a launch with this number: see `launch`. A single request has one answer.
-fn handle(request: Request, asked: Instant, ready: Option<Ready>, on_socket: fn(u64), debt: Debt) {
+/// @param quiet of a launcher that stays.
+fn handle(
+    request: Request,
+    asked: Instant,
+    ready: Option<Ready>,
+    on_socket: fn(u64),
+    debt: Debt,
+    quiet: Option<Quiet>,
+) {
     match request {
         Request::Launch { id, spec } => {
             match launch::launch(&spec, ready.as_ref(), Stages::of_request(asked), || on_socket(id)) {
@@ -313,6 +327,9 @@ fn handle(request: Request, asked: Instant, ready: Option<Ready>, on_socket: fn(
                     // SAFETY: plain number. Large trees may take their time now that nobody waits.
                     unsafe { libc::alarm(0) };
                     sys::yield_to_others();
+                    if let Some(quiet) = quiet {
+                        quiet.wait();
+                    }
                     if let Err(error) = destroy::delete(&spec, &target) {
                         eprintln!("alcove-launch: {error}");
                     }

@@ -19,7 +19,7 @@ pub const AND: u16 = 0x54;
 pub const JUMP_EQUAL: u16 = 0x15;
 pub const JUMP_GREATER_EQUAL: u16 = 0x35;
 pub const JUMP_ANY_BIT: u16 = 0x45;
-const JUMP: u16 = 0x05;
+pub const JUMP: u16 = 0x05;
 pub const RETURN: u16 = 0x06;
 
 pub const NUMBER: u32 = 0;
@@ -66,6 +66,12 @@ impl Calls {
 }
 
 impl Program {
+    pub fn of(steps: Vec<libc::sock_filter>) -> Self {
+        Self(steps)
+    }
+    pub fn into_steps(self) -> Vec<libc::sock_filter> {
+        self.0
+    }
     pub fn put(&mut self, code: u16, k: u32, jt: u8, jf: u8) {
         self.0.push(libc::sock_filter { code, jt, jf, k });
     }

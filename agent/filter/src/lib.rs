@@ -4,6 +4,7 @@
 mod bpf;
 mod carrying;
 mod refusals;
+mod shared_answers;
 mod socket_options;
 
 pub use carrying::install_carrying;

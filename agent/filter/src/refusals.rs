@@ -10,7 +10,7 @@ use crate::bpf::{
     AND, ARCH, AUDIT_ARCH, Calls, JUMP_ANY_BIT, JUMP_EQUAL, JUMP_GREATER_EQUAL, NUMBER, Program, RET_ALLOW, RET_ASK,
     RET_ERRNO, argument, argument_high,
 };
-use crate::socket_options;
+use crate::{shared_answers, socket_options};
 use std::io::Result;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -156,23 +156,31 @@ pub const fn refuse(errno: i32) -> u32 {
 
 /// Everything a sandbox may not do. `uncounted` is for sockets in which memory waits that is counted for nobody.
 fn all(uncounted: u32) -> Program {
+    shared_answers::share(refusing(&all_calls(uncounted)))
+}
+
+fn all_calls(uncounted: u32) -> Calls {
     let mut calls = Calls::default();
     machines_memory(&mut calls);
     namespaces_and_kernel(&mut calls);
     out_of_sight(&mut calls);
     shared(&mut calls, uncounted, false);
-    refusing(&calls)
+    calls
 }
 
 /// What reaches the tables and disks that sandboxes share with their host, and what an engine may allow that gives capabilities.
 /// `namespaces`: commands may make some of their own, as the operator gave them the capability for it.
 fn only_shared(uncounted: u32, namespaces: bool) -> Program {
+    shared_answers::share(refusing(&only_shared_calls(uncounted, namespaces)))
+}
+
+fn only_shared_calls(uncounted: u32, namespaces: bool) -> Calls {
     let mut calls = Calls::default();
     machines_memory(&mut calls);
     decided_by_user(&mut calls);
     allowed_by_some_engines(&mut calls, namespaces);
     shared(&mut calls, uncounted, true);
-    refusing(&calls)
+    calls
 }
 
 /// What has no rules is allowed.
@@ -475,6 +483,14 @@ pub fn install_shared_asking(namespaces: bool) -> Result<OwnedFd> {
     only_shared(RET_ASK, namespaces).install_with_listener()
 }
 
+/// Each filter that there is, as it is thought of and as it is installed.
+#[cfg(test)]
+pub fn both_ways() -> Vec<(Program, Program)> {
+    let kinds = [all_calls(RET_ASK), only_shared_calls(RET_ASK, false), only_shared_calls(RET_ALLOW, true)];
+    let installed = [all(RET_ASK), only_shared(RET_ASK, false), only_shared(RET_ALLOW, true)];
+    kinds.iter().map(refusing).zip(installed).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -665,7 +681,7 @@ mod tests {
                 (libc::MADV_DONTNEED, RET_ALLOW),
                 (libc::MADV_HUGEPAGE, RET_ALLOW),
                 (libc::MADV_FREE, RET_ALLOW),
-                (libc::MADV_COLLAPSE, refuse(libc::EINVAL)),
+                (MADV_COLLAPSE as libc::c_int, refuse(libc::EINVAL)),
                 (libc::MADV_MERGEABLE, refuse(libc::EINVAL)),
                 (libc::MADV_COLD, DONE),
                 (libc::MADV_PAGEOUT, DONE),

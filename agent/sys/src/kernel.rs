@@ -1,6 +1,7 @@
 //! Mounts, processes and names: calls without a wrapper in libc, mostly. Paths are texts of our own making.
 
 use crate::descriptors::{check, owned, write_all};
+use crate::processors::{Processors, processor};
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
@@ -23,6 +24,12 @@ const FSCONFIG_SET_FD: u32 = 5;
 const FSCONFIG_CMD_CREATE: u32 = 6;
 const FSOPEN_CLOEXEC: u32 = 1;
 const FSMOUNT_CLOEXEC: u32 = 1;
+
+/// How a C library names what `setrlimit` limits.
+#[cfg(target_env = "gnu")]
+pub type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+pub type Resource = libc::c_int;
 
 #[repr(C)]
 #[derive(Default)]
@@ -168,6 +175,39 @@ pub fn clone_process(flags: u64, cgroup: Option<RawFd>) -> io::Result<i32> {
     // SAFETY: without CLONE_VM the child has its own copy of this single-threaded process.
     check(unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<CloneArgs>()) })
         .map(|pid| pid as i32)
+}
+
+/// Runs `act` in a process that borrows this one's memory and descriptors, and waits for its end: nothing is copied, and what it changes of
+/// itself it changes of nobody else. It is on the processor that this one leaves to it.
+///
+/// # Safety
+/// `act` only makes system calls, without what locks or allocates.
+pub unsafe fn in_passing<T>(act: extern "C" fn(&T), given: &T, all: Option<&Processors>) -> io::Result<()> {
+    const STACK_WORDS: usize = 16 * 1024 / 8;
+    struct Call<'a, T>(extern "C" fn(&T), &'a T);
+    extern "C" fn run<T>(call: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: whoever passed it waits.
+        let Call(act, given) = unsafe { &*call.cast::<Call<'_, T>>() };
+        act(given);
+        0
+    }
+    let mut stack = vec![0u64; STACK_WORDS];
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::SIGCHLD;
+    if all.is_some() {
+        // Refused: it may begin anywhere.
+        let _ = processor().and_then(|here| Processors::only(here).give_to(0));
+    }
+    let call = Call(act, given);
+    // SAFETY: it has a stack of its own, and this process stands still until it has ended. Until it is waited for its number is its own.
+    let ended = unsafe {
+        let top = stack.as_mut_ptr_range().end.cast();
+        check(libc::clone(run::<T>, top, flags, (&raw const call).cast_mut().cast()) as libc::c_long)
+            .and_then(|pid| check(libc::waitpid(pid as i32, std::ptr::null_mut(), libc::__WALL) as libc::c_long))
+    };
+    if let Some(all) = all {
+        let _ = all.give_back_to(0);
+    }
+    ended.map(drop)
 }
 
 pub fn fork() -> io::Result<i32> {
@@ -422,8 +462,8 @@ pub fn cut_propagation() -> io::Result<()> {
     mount("", "/", "", libc::MS_REC | libc::MS_PRIVATE, "")
 }
 
-/// Changes the effective user and group of a rooted process, which keeps its capabilities.
-fn act_as(id: u32) -> io::Result<()> {
+/// Changes the effective user and group of a rooted process, which keeps its capabilities. Async-signal-safe.
+pub fn act_as(id: u32) -> io::Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
     let header = [VERSION_3, 0];
     // For each half: effective, permitted, inheritable.
@@ -489,7 +529,8 @@ const RESET_ON_FORK: u64 = 1;
 pub fn ask_for_short_slices(thread: i32) {
     // SAFETY: plain numbers and a struct that outlives the call.
     unsafe {
-        if libc::sched_getscheduler(thread) != libc::SCHED_OTHER {
+        // By the system call: musl knows no schedulers of threads and answers that by itself.
+        if libc::syscall(libc::SYS_sched_getscheduler, thread) != libc::c_long::from(libc::SCHED_OTHER) {
             return;
         }
         let asked = SchedAttr {

@@ -47,7 +47,7 @@ pub fn hostname() -> Result<String> {
 pub fn set_wall_clock(milliseconds: u64) -> Result<()> {
     let out_of_range = || Error::from_raw_os_error(libc::EINVAL);
     let time = libc::timespec {
-        tv_sec: libc::time_t::try_from(milliseconds / 1000).map_err(|_| out_of_range())?,
+        tv_sec: (milliseconds / 1000).try_into().map_err(|_| out_of_range())?,
         tv_nsec: (milliseconds % 1000 * 1_000_000) as libc::c_long,
     };
     // SAFETY: the structure outlives the call.

@@ -309,7 +309,8 @@ pub fn set_mode_open(fd: RawFd, mode: u32) -> std::io::Result<()> {
     let change = || {
         // SAFETY: a live descriptor and C strings.
         unsafe {
-            if libc::fchmod(fd, mode) == 0 {
+            // By the system call: musl goes by the name at once, which a root may not have.
+            if libc::syscall(libc::SYS_fchmod, fd, mode) == 0 {
                 return Ok(());
             }
             let error = Error::last_os_error();

@@ -114,8 +114,8 @@ impl Target<'_> {
         let mode = entry.header().mode().unwrap_or(0o644) & 0o7777;
         let existing = self.clear(dir, name, kind == EntryType::Directory)?;
         let times = {
-            let seconds = entry.header().mtime().unwrap_or(0).min(i64::MAX as u64) as libc::time_t;
-            [libc::timespec { tv_sec: seconds, tv_nsec: 0 }; 2]
+            let seconds = entry.header().mtime().unwrap_or(0).min(i64::MAX as u64);
+            [libc::timespec { tv_sec: seconds as _, tv_nsec: 0 }; 2]
         };
         // SAFETY: names are C strings and descriptors live; every result is checked, but for times: one that the file
         // system cannot keep is no reason to refuse the file.

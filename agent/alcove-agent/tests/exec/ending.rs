@@ -29,6 +29,24 @@ fn a_kill_reaches_sessions_double_forks_and_ignored_signals() {
 }
 
 #[test]
+fn a_monitor_heeds_no_signal_but_those_that_nothing_can_block() {
+    let agent = TestAgent::start();
+    let script = "grep SigBlk /proc/$PPID/status; grep SigBlk /proc/self/status";
+    let outcome = agent.client().exec("b", &["/bin/sh", "-c", script], json!({}));
+    let masks: Vec<u64> = outcome
+        .stdout_text()
+        .lines()
+        .map(|line| u64::from_str_radix(line.trim_start_matches("SigBlk:").trim(), 16).expect("a mask"))
+        .collect();
+    // Also those that libraries keep for themselves; while the end of a child is waited for that one is let through.
+    let others = [libc::SIGKILL, libc::SIGSTOP, libc::SIGCHLD].iter().fold(0, |mask, signal| mask | 1 << (signal - 1));
+    assert_eq!(masks.len(), 2);
+    assert_eq!(masks[0] | others, u64::MAX, "{masks:x?}");
+    // And none of it is the command's.
+    assert_eq!(masks[1], 0);
+}
+
+#[test]
 fn background_processes_outlive_the_exec_until_they_are_killed() {
     let agent = TestAgent::start();
     let mut client = agent.client();

@@ -123,7 +123,7 @@ fn the_search_for_a_program_goes_on_where_a_place_cannot_be_looked_at() {
     let nowhere = client.exec("b", &["no-such-program"], json!({"env": {"PATH": looped}}));
     assert_eq!(nowhere.code(), 126);
     let text = String::from_utf8_lossy(&nowhere.stderr).into_owned();
-    assert!(text.contains("symbolic links") && !text.contains("os error"), "{text}");
+    assert!(text.to_lowercase().contains("symbolic link") && !text.contains("os error"), "{text}");
 }
 
 #[test]

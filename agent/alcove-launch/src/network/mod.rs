@@ -11,6 +11,7 @@ mod container;
 mod control;
 mod filter;
 mod frames;
+pub mod namespace;
 mod relay;
 mod routes;
 mod slirp;

@@ -211,7 +211,7 @@ fn keep_at(place: RawFd, fd: RawFd) -> Result<RawFd> {
     Ok(place)
 }
 
-fn limit(resource: libc::__rlimit_resource_t, wanted: u64) -> Result<()> {
+fn limit(resource: sys::Resource, wanted: u64) -> Result<()> {
     // SAFETY: the struct is alive through both calls.
     unsafe {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -27,7 +27,9 @@ const namespacesOf = async (pid: number | "self") =>
 
 /** By kind: the namespace that owns the one of a process. */
 async function ownersOf(pid: number): Promise<Record<string, string>> {
-  const { stdout } = await mustRun("lsns", ["--noheadings", "--output", "TYPE,ONS", "--task", String(pid)]);
+  const ask = () => mustRun("lsns", ["--noheadings", "--output", "TYPE,ONS", "--task", String(pid)]);
+  // It looks at all processes of the machine, and fails when one of them ends meanwhile.
+  const { stdout } = await ask().catch(ask).catch(ask);
   const lines = stdout.trim().split("\n");
   const owners = lines.map((line) => line.trim().split(/\s+/) as [string, string]);
   return Object.fromEntries(owners.filter(([kind]) => others.includes(kind)));
@@ -116,6 +118,43 @@ await describeWith(
       if (given.length > 1) expect(shown.filter((line) => !line.endsWith(":/"))).toEqual([]);
     }, 60_000);
 
+    it("has its network made while it furnishes itself, and lets nobody write the kernel's settings", async () => {
+      const spec = { ...(await withFiles()), cgroup: null };
+      const { pid, stages } = await launcher.launch(spec);
+      // Where the first process has to make it no such step is told.
+      expect(stages.map(([name]) => name)).toContain("network");
+      const mounts = (await readFile(`/proc/${pid}/mountinfo`, "utf8")).split("\n");
+      const settings = mounts.map((line) => line.split(" ")).findLast(([, , , , at]) => at === "/proc/sys");
+      expect(settings?.[5]?.split(",")).toContain("ro");
+      await launcher.destroy({ dir: spec.dir, trash: folder, cgroup: null, ids: spec.ids });
+    });
+
+    it("is deleted once nothing else is asked of the launcher, and soon all the same", async () => {
+      const spec = { ...(await withFiles()), cgroup: null };
+      const undo = { trash: folder, cgroup: null, ids: spec.ids };
+      const left = async () => (await readdir(folder)).filter((name) => name.startsWith("runtime."));
+      /** @returns what is left after requests without a pause; undefined where the machine made one. */
+      const leftWhileAsked = async () => {
+        await launcher.launch(spec);
+        await launcher.destroy({ dir: spec.dir, ...undo });
+        const began = performance.now();
+        for (let askedMs = began; askedMs - began < 100; ) {
+          // There is nothing to undo, and it is asked all the same.
+          await launcher.destroy({ dir: join(folder, "none"), ...undo });
+          const nowMs = performance.now();
+          if (nowMs - askedMs > 20) return undefined;
+          askedMs = nowMs;
+        }
+        return left();
+      };
+      let found: string[] | undefined;
+      for (let tries = 0; tries < 20 && found === undefined; tries++) {
+        found = await leftWhileAsked();
+        await expect.poll(left, { timeout: 5_000 }).toEqual([]);
+      }
+      expect(found).toHaveLength(1);
+    }, 60_000);
+
     it("gives them to one that is nobody's yet as well", async () => {
       const spec = { ...(await withFiles()), cgroup: null };
       const { pid } = await launcher.prepare(spec);
@@ -149,12 +188,38 @@ await describeWith(
       const launched = launcher.launch(spec);
       launched.catch(() => undefined);
       const { launch, first } = await stopped(spec.dir);
-      // What takes longest is under way by itself.
-      const taken = async () => (await namespacesOf(first)).net;
-      await expect.poll(taken, { timeout: 15_000 }).not.toBe((await namespacesOf("self")).net);
+      // What it takes by itself.
+      const taken = async () => (await namespacesOf(first)).ipc;
+      await expect.poll(taken, { timeout: 15_000 }).not.toBe((await namespacesOf("self")).ipc);
       process.kill(launch, "SIGKILL");
       await expect.poll(() => workersIn(spec.dir), { timeout: 15_000 }).toEqual({});
       expect(JSON.parse(await readFile(join(spec.dir, "runtime.json"), "utf8")).ids).toEqual(spec.ids);
+      await launcher.destroy({ dir: spec.dir, trash: folder, cgroup: null, ids: spec.ids });
+    });
+
+    it("ends with both of its processes while it waits for its limits", async () => {
+      const spec = await withFiles(["pids", "tasks", "execs/pids.max", "execs/tasks"]);
+      await mkdir(join(folder, "pids/execs"), { recursive: true });
+      await mustRun("mkfifo", [join(folder, "pids/pids.max")]);
+      launcher.launch(spec).catch(() => undefined);
+      const launch = async () => (await workersIn(spec.dir)).launch;
+      await expect.poll(launch, { timeout: 15_000 }).toEqual(expect.any(Number));
+      const maker = (await launch()) as number;
+      const children = async () =>
+        (await readFile(`/proc/${maker}/task/${maker}/children`, "utf8")).trim().split(" ").filter(Boolean);
+      // The one that makes the network comes and goes meanwhile.
+      const { net } = await namespacesOf("self");
+      const inOwn = async () => {
+        const [first, ...others] = await children();
+        if (first === undefined || others.length > 0) return undefined;
+        return (await namespacesOf(Number(first))).net === net ? undefined : Number(first);
+      };
+      await expect.poll(inOwn, { timeout: 15_000 }).toEqual(expect.any(Number));
+      const first = (await inOwn()) as number;
+      await expectOwn(first);
+      process.kill(maker, "SIGKILL");
+      const there = () => readFile(`/proc/${first}/stat`, "utf8").catch(() => "gone");
+      await expect.poll(there, { timeout: 15_000 }).toBe("gone");
       await launcher.destroy({ dir: spec.dir, trash: folder, cgroup: null, ids: spec.ids });
     });
 

@@ -8,7 +8,8 @@ import { probedSandboxes } from "../../../test/support/native-sandboxes.ts";
 import { mustRun } from "../../../test/support/programs.ts";
 import { describeWith, skipWithout } from "../../../test/support/requirements.ts";
 import { orMissing } from "../../platform/missing.ts";
-import type { RuntimeId } from "../../ports/index.ts";
+import { shell } from "../../ports/contract/provider/harness.ts";
+import { type RuntimeId, Unavailable } from "../../ports/index.ts";
 import { findProgram } from "../launcher/index.ts";
 
 const memoryMb = 64;
@@ -32,6 +33,23 @@ await describeWith(
       expect(taken).toBeGreaterThan(16);
       expect(taken).toBeLessThanOrEqual(64);
       expect(await other.take("terminals", 10)).toBe(10);
+    });
+
+    it("a command that finds no terminal left is told that, and of no memory or disk", async () => {
+      const { operations } = await sandbox();
+      const until = new AbortController();
+      const call = { signal: until.signal };
+      const begin = () =>
+        operations.execs.startDetached({ ...shell("sleep 60"), tty: { cols: 80, rows: 24 } }, call);
+      let refused: unknown;
+      for (let count = 0; count <= 64 && refused === undefined; count++)
+        refused = await begin().then(
+          () => undefined,
+          (error: unknown) => error,
+        );
+      expect(refused).toBeInstanceOf(Unavailable);
+      expect(String(refused)).toMatch(/no terminal can be opened: .* have used up theirs/);
+      until.abort();
     });
 
     it("what carries commands runs soon beside programs that use all their processor, and commands as all programs do", async (context) => {
