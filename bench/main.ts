@@ -6,7 +6,7 @@ import { mkdir, writeFile } from "node:fs/promises";
 import { cpus, release } from "node:os";
 import path from "node:path";
 import { inspect } from "node:util";
-import { argumentsOf, refuse } from "./arguments.ts";
+import { argumentsOf, refuse } from "../scripts/arguments.ts";
 import { buildWhatIsMeasured } from "./built.ts";
 import { printTable, type Row } from "./row.ts";
 import { alternatives } from "./scenarios/alternatives.ts";

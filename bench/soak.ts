@@ -5,7 +5,7 @@
 import { readdir, readFile } from "node:fs/promises";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import { argumentsOf, refuse } from "./arguments.ts";
+import { argumentsOf, refuse } from "../scripts/arguments.ts";
 import { buildWhatIsMeasured } from "./built.ts";
 import { growth, type Held, neverSeen } from "./growth.ts";
 import { HttpClient } from "./http-client.ts";

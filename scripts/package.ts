@@ -15,7 +15,7 @@ import {
 } from "node:fs";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
-import { parseArgs } from "node:util";
+import { argumentsOf, refuse } from "./arguments.ts";
 import { agentLibrary, buildAgent, findCargo } from "./build-agent.mjs";
 import { serviceNodeFlags } from "./node-runtime.mjs";
 import { type Entry, withFolders } from "./package/archive.ts";
@@ -27,11 +27,14 @@ import { licenseEntries } from "./package/licenses.ts";
 const shippedNode = "26.10.0";
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "..");
-const { values } = parseArgs({
+const usage = `npm run package [-- --out FOLDER] [--only deb|tarball]
+
+A tarball and a Debian package of this clone in dist/, or FOLDER: docs/operations/install.md`;
+const { values } = argumentsOf("package", usage, {
   options: { out: { type: "string", default: path.join(root, "dist") }, only: { type: "string" } },
 });
 if (values.only !== undefined && values.only !== "deb" && values.only !== "tarball")
-  throw new Error(`--only ${values.only}: expected deb or tarball`);
+  refuse("package", `--only ${values.only}: expected deb or tarball`);
 const out = path.resolve(values.out);
 
 const { version } = JSON.parse(readFileSync(path.join(root, "package.json"), "utf8")) as { version: string };

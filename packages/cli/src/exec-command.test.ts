@@ -71,6 +71,27 @@ describe("exec", () => {
     expect(result.stderr === "").toBe(reason === "timeout");
   });
 
+  test.each([
+    [1, "a process of the sandbox was killed for memory meanwhile"],
+    [3, "3 processes of the sandbox were killed for memory meanwhile"],
+  ])("tells of %i killed for memory where the command went on", async (oom_kills, told) => {
+    at.service.onExec = (message, exec) => {
+      if (message.type === "start") exec.send({ ...exit(0), oom_kills });
+    };
+    const result = await at.run("exec", "sb-a", "x");
+    expect(result).toMatchObject({ code: 0, stdout: "", stderr: `alcove: ${told}\n` });
+  });
+
+  test("tells once that a command was ended for its memory", async () => {
+    at.service.onExec = (message, exec) => {
+      if (message.type === "start")
+        exec.send({ ...exit(137), reason: "limit", limit: "memory_mb", oom_kills: 1 });
+    };
+    const result = await at.run("exec", "sb-a", "x");
+    expect(result).toMatchObject({ code: 137, stdout: "" });
+    expect(result.stderr).toBe("alcove: the command was ended: it used more than its limit memory_mb\n");
+  });
+
   test("-i passes standard input on to its end, any bytes", async () => {
     const received: Buffer[] = [];
     at.service.onExec = (message, exec) => {

@@ -64,9 +64,20 @@ fn header(stat: &libc::stat, kind: tar::EntryType, size: u64) -> tar::Header {
     header.set_mode(stat.st_mode & 0o7777);
     header.set_uid(u64::from(stat.st_uid));
     header.set_gid(u64::from(stat.st_gid));
-    header.set_mtime(stat.st_mtime.max(0) as u64);
+    set_time(&mut header, stat.st_mtime);
     header.set_size(size);
     header
+}
+
+/// Before 1970 as GNU tar has it: no digits, but the number's own bytes, which the library only writes of others.
+fn set_time(header: &mut tar::Header, seconds: i64) {
+    match (u64::try_from(seconds), header.as_gnu_mut()) {
+        (Err(_), Some(gnu)) => {
+            gnu.mtime = [u8::MAX; 12];
+            gnu.mtime[4..].copy_from_slice(&seconds.to_be_bytes());
+        }
+        (seconds, _) => header.set_mtime(seconds.unwrap_or(0)),
+    }
 }
 
 fn as_path(bytes: &[u8]) -> &FilePath {

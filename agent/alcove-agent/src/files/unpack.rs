@@ -114,7 +114,8 @@ impl Target<'_> {
         let mode = entry.header().mode().unwrap_or(0o644) & 0o7777;
         let existing = self.clear(dir, name, kind == EntryType::Directory)?;
         let times = {
-            let seconds = entry.header().mtime().unwrap_or(0).min(i64::MAX as u64);
+            // Before 1970 they are negative, and read as the large numbers with the same bits.
+            let seconds = entry.header().mtime().unwrap_or(0) as i64;
             [libc::timespec { tv_sec: seconds as _, tv_nsec: 0 }; 2]
         };
         // SAFETY: names are C strings and descriptors live; every result is checked, but for times: one that the file

@@ -6,6 +6,7 @@ use crate::{data, reply, tar_of, write};
 use alcove_protocol::Kind;
 use serde_json::json;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::time::{Duration, UNIX_EPOCH};
 
 #[test]
 fn a_tar_goes_out_and_comes_back() {
@@ -34,6 +35,35 @@ fn a_tar_goes_out_and_comes_back() {
     let single = data(&client.run(&json!({"op": "file.archive", "path": format!("{ws}/src/link")})));
     client.run_with(&json!({"op": "file.unpack", "path": format!("{ws}/single")}), &single);
     assert!(std::fs::read(format!("{ws}/single/link")).expect("read") == big);
+}
+
+#[test]
+fn the_times_of_an_archive_are_those_of_its_files_also_before_1970() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let source = agent.path("times");
+    std::fs::create_dir(&source).expect("made");
+    let times = [("before", -86_400), ("then", 0), ("after", 4_102_444_800)];
+    for (name, seconds) in times {
+        let file = std::fs::File::create(format!("{source}/{name}")).expect("a file");
+        let far = Duration::from_secs(i64::unsigned_abs(seconds));
+        let moment = if seconds < 0 { UNIX_EPOCH - far } else { UNIX_EPOCH + far };
+        file.set_modified(moment).expect("its time");
+    }
+    let archive = data(&client.run(&json!({"op": "file.archive", "path": source})));
+    client.run_with(&json!({"op": "file.unpack", "path": agent.path("again")}), &archive);
+    // The machine's own tar reads them as well.
+    std::fs::write(agent.path("times.tar"), &archive).expect("written");
+    std::fs::create_dir(agent.path("tar")).expect("made");
+    let status =
+        std::process::Command::new("tar").args(["xf", &agent.path("times.tar"), "-C", &agent.path("tar")]).status();
+    assert!(status.expect("tar").success());
+    for (name, seconds) in times {
+        for folder in ["again", "tar"] {
+            let found = std::fs::metadata(agent.path(&format!("{folder}/{name}"))).expect("there");
+            assert_eq!(found.mtime(), seconds, "{folder}/{name}");
+        }
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 import { type ParseArgsConfig, parseArgs } from "node:util";
 
 /**
- * What a program of the bench was given. Whatever it does not know ends it, in words.
+ * What a program of this folder or the bench was given. Whatever it does not know ends it, in words.
  * @param usage what `--help` prints, before anything is built.
  */
 export function argumentsOf<T extends ParseArgsConfig>(
