@@ -190,6 +190,42 @@ describe("ExecTracker", () => {
     expect(tracker.size).toBe(0);
   });
 
+  describe("where somebody destroys a sandbox", () => {
+    const detached = { ...started("ex-1"), detached: true };
+    const ends = () => told.slice(1).map(({ type, data }) => [type, data?.reason]);
+
+    test("commands that nobody reads are looked at once more, so that those that have ended are not lost", async () => {
+      sandbox.started("spawned");
+      await tracker.start(sandbox.target, detached, async () => ({}));
+      sandbox.infos = [infoOf("ex-1", { detached: true, exit: exitOf({}) })];
+      await sandbox.ending();
+      sandbox.stopped("destroyed");
+      expect(ends()).toEqual([["exec.completed", "exited"]]);
+    });
+
+    test("nothing is looked at where every command is read, or none runs", async () => {
+      sandbox.started("spawned");
+      await sandbox.ending();
+      await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
+      await sandbox.ending();
+      expect(sandbox.lists).toBe(0);
+    });
+
+    test.each([
+      ["does not answer", () => new Promise<never>(() => undefined)],
+      ["refuses", () => Promise.reject(new RuntimeGone("it is gone"))],
+    ])("one that %s keeps nobody waiting for long, and its commands are lost", async (_how, list) => {
+      sandbox.started("spawned");
+      await tracker.start(sandbox.target, detached, async () => ({}));
+      Object.assign(sandbox.target.operations.execs, { list });
+      const began = performance.now();
+      await sandbox.ending().catch(() => undefined);
+      expect(performance.now() - began).toBeLessThan(2_000);
+      sandbox.stopped("destroyed");
+      expect(ends()).toEqual([["exec.failed", "lost"]]);
+    });
+  });
+
   test("commands of a sandbox that ends are lost", async () => {
     sandbox.started("spawned");
     await tracker.start(sandbox.target, started("ex-1"), async () => ({}));

@@ -1,5 +1,5 @@
 import { formatDuration } from "@alcove/wire";
-import { forwardAbort } from "../../platform/abortable.ts";
+import { abortable, forwardAbort } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
@@ -24,6 +24,9 @@ const firstRetryMs = 200;
 /** Before that a sandbox that ends is found to have ended. */
 const attemptsBeforeWarning = 10;
 const longestRetryMs = 10_000;
+
+/** How long the end of a sandbox is put off at most for the ends of its commands. */
+const lastLookMs = 250;
 
 /** Commands that are learned from a sandbox: more than its agent starts. */
 const mostLearned = 8_192;
@@ -110,6 +113,7 @@ export class ExecTracker implements Disposable {
     this.#onInputOpen = options.onInputOpen ?? (() => undefined);
     this.#unsubscribe = options.sandboxes.subscribe({
       started: (row, operations, how) => this.#sandboxStarted(row, operations, how),
+      ending: (id) => this.#lastLook(id),
       stopped: (id, how) => this.#sandboxStopped(id, how),
     });
   }
@@ -281,6 +285,23 @@ export class ExecTracker implements Disposable {
     );
     this.#sandboxes.set(row.id, sandbox);
     void this.#follow(sandbox, how === "adopted");
+  }
+
+  /** The feed alone tells the ends of commands that nobody reads: it may not be there yet, and waits a moment for more of them. */
+  #lastLook(id: string): Promise<void> | undefined {
+    const sandbox = this.#sandboxes.get(id);
+    if (sandbox === undefined) return undefined;
+    const anyUnread = sandbox.execs
+      .values()
+      .some(({ phase, readers }) => phase === "running" && readers <= 0);
+    return anyUnread ? this.#seeEnds(sandbox) : undefined;
+  }
+
+  async #seeEnds({ row, operations, stop }: TrackedSandbox): Promise<void> {
+    using deadline = deadlineAfter(lastLookMs, stop.signal);
+    const listed = operations.execs.list({ signal: deadline.signal });
+    for (const { execId, exit } of await abortable(listed, deadline.signal))
+      if (exit !== undefined) this.sawExit(row.id, execId, exit);
   }
 
   #sandboxStopped(id: string, how: "destroyed" | "ended"): void {

@@ -247,6 +247,7 @@ export class DestroyFlow {
     }
     entry.row = row;
     if (row.state === "expired") nameFree();
+    await live.lastLooks(entry);
     const { operations } = entry;
     live.stop(entry);
     if (operations !== undefined && inLine && this.#lanes.full(row)) this.#endItself(operations);

@@ -116,6 +116,8 @@ export interface RunningSandbox {
 
 export interface SandboxListener {
   started(row: SandboxRow, operations: SandboxOperations, how: "spawned" | "adopted"): void;
+  /** Somebody ends it, and waits for this: what is not seen now never will be. A failure is none of the sandbox's. */
+  ending?(id: SandboxId): Promise<void> | undefined;
   /** @param how whether somebody ends it, or it ended by itself. */
   stopped(id: SandboxId, how: "destroyed" | "ended"): void;
 }
@@ -259,6 +261,14 @@ export class LiveSandboxes {
     this.#tell(entry, (listener) => listener.started(entry.row, operations, how));
   }
 
+  /** Before `stop`, where somebody ends it. Takes as long as its listeners do; does not fail. */
+  async lastLooks(entry: LiveSandbox): Promise<void> {
+    if (entry.operations === undefined) return;
+    const looks: (Promise<void> | undefined)[] = [];
+    this.#tell(entry, (listener) => looks.push(listener.ending?.(entry.row.id)));
+    if (looks.some((look) => look !== undefined)) await Promise.allSettled(looks);
+  }
+
   /** Its runtime has ended or is about to be: commands can never run in it again. */
   stop(entry: LiveSandbox): void {
     if (entry.operations === undefined) return;
@@ -309,7 +319,8 @@ export class LiveSandboxes {
     const entry = this.#byId.get(id);
     if (entry === undefined) throw sandboxNotFound(id);
     const { row, operations, provider } = entry;
-    if (row.state !== "running" || operations === undefined || provider === undefined) throw notRunning(row);
+    const isUsable = row.state === "running" && !row.destroyRequested;
+    if (!isUsable || operations === undefined || provider === undefined) throw notRunning(row);
     // It may be a moment until that is written down.
     if (!hasTimeLeft(entry, this.#clock.now())) throw hasExpired(row);
     return { row, operations, provider };

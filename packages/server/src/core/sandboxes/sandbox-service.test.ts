@@ -580,6 +580,33 @@ describe("destroy", () => {
     }
   });
 
+  it("waits for those who look once more at what it ends, whatever comes of that, and lets nothing begin meanwhile", async () => {
+    const h = await harness();
+    const row = await h.spawn();
+    const look = Promise.withResolvers<void>();
+    const seen: string[] = [];
+    const listener = { started: () => undefined, stopped: () => seen.push("stopped") };
+    h.service.subscribe({
+      ...listener,
+      ending: () => {
+        seen.push("ending");
+        return look.promise;
+      },
+    });
+    h.service.subscribe({
+      ...listener,
+      ending: () => {
+        throw new Error("a listener's own failure");
+      },
+    });
+    const ended = h.service.destroy(row.id, { signal: forever });
+    await expect.poll(() => seen).toEqual(["ending"]);
+    expect(() => h.service.running(row.id)).toThrow(/is being destroyed/);
+    look.reject(new Error("it could not look"));
+    await ended;
+    expect(seen).toEqual(["ending", "stopped", "stopped"]);
+  });
+
   it("shares one end among destroys at once, and goes on when its caller goes away", async () => {
     const h = await harness();
     const row = await h.spawn();

@@ -151,6 +151,10 @@ export class FakeSandbox implements Pick<RunningSandboxes, "subscribe"> {
     this.started("adopted");
   }
 
+  async ending(): Promise<void> {
+    await this.#listener?.ending?.(this.target.row.id);
+  }
+
   stopped(how: "destroyed" | "ended" = "ended"): void {
     this.#listener?.stopped(this.target.row.id, how);
   }
