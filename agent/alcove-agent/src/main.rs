@@ -187,6 +187,7 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
 }
 
 fn main() -> ExitCode {
+    sys::close_relocations();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match parse(&arguments) {
         Ok(Command::Version) => {

@@ -36,6 +36,7 @@ use alcove_sys as sys;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    sys::close_relocations();
     end_alone_of_a_panic();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.first().map_or("", String::as_str) {

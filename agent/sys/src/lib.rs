@@ -8,6 +8,7 @@ mod kernel;
 mod machine;
 mod network;
 mod processors;
+mod relocations;
 mod vsock;
 
 pub use descriptors::*;
@@ -16,4 +17,5 @@ pub use kernel::*;
 pub use machine::*;
 pub use network::*;
 pub use processors::*;
+pub use relocations::*;
 pub use vsock::*;

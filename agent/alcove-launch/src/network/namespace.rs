@@ -24,7 +24,7 @@ pub fn make((users, owner): (&OwnedFd, u32), all: Option<&sys::Processors>) -> i
     let order = Order { users: users.as_raw_fd(), owner, parent, made: Cell::new(-libc::ECHILD) };
     // SAFETY: system calls are all that it makes.
     let ended = unsafe { sys::in_passing(enter_and_make, &order, all) };
-    // It has changed who may look into the memory that it borrowed, with its user namespace last.
+    // It has closed the memory that it borrowed.
     // SAFETY: plain numbers.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) };
     match ended {
@@ -40,22 +40,32 @@ pub fn make((users, owner): (&OwnedFd, u32), all: Option<&sys::Processors>) -> i
 }
 
 extern "C" fn enter_and_make(order: &Order) {
-    // A service in a container has no rights over it but those of its owner, for whom the kernel also counts it.
-    let entered = sys::act_as(order.owner).and_then(|()| {
-        // SAFETY: plain numbers, and a descriptor that is open.
+    let entered = enter(order).and_then(|()| {
+        // SAFETY: plain numbers, and a C string.
         unsafe {
-            sys::check(libc::setns(order.users, libc::CLONE_NEWUSER) as libc::c_long)?;
-            // Now that its ids stay: it has all descriptors of who waits, whose end is seen by some of them.
-            sys::set_death_signal(libc::SIGKILL)?;
-            if libc::getppid() != order.parent {
-                libc::_exit(1);
-            }
             sys::check(libc::unshare(libc::CLONE_NEWNET) as libc::c_long)?;
             let path = c"/proc/thread-self/ns/net".as_ptr();
             sys::check(libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC) as libc::c_long)
         }
     });
     order.made.set(entered.map_or_else(|error| -error.raw_os_error().unwrap_or(libc::EIO), |fd| fd as i32));
+}
+
+fn enter(order: &Order) -> io::Result<()> {
+    // A service in a container has no rights over it but those of its owner, for whom the kernel also counts it.
+    sys::act_as(order.owner)?;
+    // SAFETY: plain numbers, and a descriptor that is open.
+    unsafe {
+        // From here on the sandbox's own root would have rights over who has the launcher's memory.
+        sys::check(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) as libc::c_long)?;
+        sys::check(libc::setns(order.users, libc::CLONE_NEWUSER) as libc::c_long)?;
+        // Now that its ids stay: it has all descriptors of who waits, whose end is seen by some of them.
+        sys::set_death_signal(libc::SIGKILL)?;
+        if libc::getppid() != order.parent {
+            libc::_exit(1);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -87,6 +97,24 @@ mod tests {
         (child, users.expect("its namespace of users").into())
     }
 
+    /// @returns whether others may look into a process that has entered.
+    fn entered_as(users: &OwnedFd) -> i32 {
+        // SAFETY: no arguments.
+        let parent = unsafe { libc::getpid() };
+        let (users, made) = (users.as_raw_fd(), std::cell::Cell::new(0));
+        let order = super::Order { users, owner: 1_900_000_000, parent, made };
+        let entering = sys::fork().expect("a process");
+        if entering == 0 {
+            let entered = super::enter(&order);
+            // SAFETY: plain numbers.
+            unsafe { libc::_exit(if entered.is_ok() { libc::prctl(libc::PR_GET_DUMPABLE) } else { 99 }) };
+        }
+        let mut status = 0;
+        // SAFETY: our own child.
+        unsafe { libc::waitpid(entering, &mut status, 0) };
+        libc::WEXITSTATUS(status)
+    }
+
     #[test]
     fn a_network_belongs_to_the_users_it_was_made_for_and_who_has_it_made_stays_who_it_is() {
         // SAFETY: no arguments.
@@ -95,11 +123,14 @@ mod tests {
             return;
         }
         let (mut child, users) = apart("1900000000");
+        let entered = entered_as(&users);
         let machines = std::fs::File::open("/proc/self/ns/net").expect("the machine's").into();
         let made = super::make((&users, 1_900_000_000), sys::Processors::to_give_back().ok().as_ref());
         let foreign = super::make((&machines, 1_900_000_000), None);
         child.kill().expect("killed");
         child.wait().expect("its end");
+        // Its memory is nobody's to look into but the machine's.
+        assert_eq!(entered, 0);
         let made = made.expect("a network");
         assert_ne!(inode(&made), inode(&machines));
         // SAFETY: the descriptor returned is ours.

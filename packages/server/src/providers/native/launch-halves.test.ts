@@ -1,5 +1,16 @@
 import { spawn } from "node:child_process";
-import { chmod, mkdir, mkdtemp, readdir, readFile, readlink, rm, symlink, writeFile } from "node:fs/promises";
+import {
+  chmod,
+  mkdir,
+  mkdtemp,
+  readdir,
+  readFile,
+  readlink,
+  rm,
+  stat,
+  symlink,
+  writeFile,
+} from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { text } from "node:stream/consumers";
@@ -39,6 +50,35 @@ async function ownersOf(pid: number): Promise<Record<string, string>> {
 async function groupsOf(pid: number): Promise<Record<string, string>> {
   const lines = (await readFile(`/proc/${pid}/cgroup`, "utf8")).trim().split("\n");
   return Object.fromEntries(lines.map((line) => line.split(":").slice(1) as [string, string]));
+}
+
+/** Of a program's memory: what may be done with the part that its start relocates, by which its functions are found. */
+async function relocatedPartOf(pid: number): Promise<string | undefined> {
+  const elf = await readFile(`/proc/${pid}/exe`);
+  const { ino } = await stat(`/proc/${pid}/exe`);
+  const maps = (await readFile(`/proc/${pid}/maps`, "utf8")).trim().split("\n");
+  const parts = maps.map((line) => {
+    const [range = "", rights, offset, , inode] = line.split(/ +/);
+    const [first, end] = range.split("-").map((at) => BigInt(`0x${at}`)) as [bigint, bigint];
+    return { first, end, rights, isBeginning: BigInt(`0x${offset}`) === 0n && inode === String(ino) };
+  });
+  const relocated = 0x6474e552;
+  const headers = Array.from({ length: elf.readUInt16LE(56) }, (_, at) =>
+    elf.subarray(Number(elf.readBigUInt64LE(32)) + at * elf.readUInt16LE(54)),
+  );
+  const address = headers.find((header) => header.readUInt32LE(0) === relocated)?.readBigUInt64LE(16);
+  const base = parts.find(({ isBeginning }) => isBeginning)?.first;
+  if (address === undefined || base === undefined) return undefined;
+  const at = base + address;
+  return parts.find(({ first, end }) => first <= at && at < end)?.rights;
+}
+
+/** Children of this process that run a program. */
+async function childrenWith(program: string): Promise<number[]> {
+  const own = await readFile(`/proc/self/task/${process.pid}/children`, "utf8");
+  const pids = own.trim().split(" ").map(Number);
+  const programs = await Promise.all(pids.map((pid) => readlink(`/proc/${pid}/exe`).catch(() => "")));
+  return pids.filter((_, at) => programs[at] === program);
 }
 
 /** Who works in a runtime's directory: its launch, and the sandbox's first process until it has a root. */
@@ -117,6 +157,14 @@ await describeWith(
       // With v2 it is born into its group, with the root of who made it.
       if (given.length > 1) expect(shown.filter((line) => !line.endsWith(":/"))).toEqual([]);
     }, 60_000);
+
+    it("is made and served by programs whose tables of functions nobody can write", async () => {
+      const spec = { ...(await withFiles()), cgroup: null };
+      const { pid } = await launcher.launch(spec);
+      const [making] = await childrenWith(agentBinary("alcove-launch"));
+      expect(await Promise.all([pid, making ?? 0].map(relocatedPartOf))).toEqual(["r--p", "r--p"]);
+      await launcher.destroy({ dir: spec.dir, trash: folder, cgroup: null, ids: spec.ids });
+    });
 
     it("has its network made while it furnishes itself, and lets nobody write the kernel's settings", async () => {
       const spec = { ...(await withFiles()), cgroup: null };
