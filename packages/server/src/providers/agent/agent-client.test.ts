@@ -1,4 +1,4 @@
-import { setTimeout as sleep, setImmediate as turn } from "node:timers/promises";
+import { setTimeout as sleep } from "node:timers/promises";
 import { expect, it } from "vitest";
 import { DeadlineExceeded } from "../../platform/deadline.ts";
 import { silentLogger } from "../../platform/logger.ts";
@@ -625,42 +625,6 @@ it("onGone() calls back once, when the events connection ends and no other can b
   client.onGone(() => late.resolve());
   await late.promise;
   expect(calls).toBe(1);
-});
-
-/** An agent, and a client that wants to hear of its end. */
-async function listening() {
-  const agent = await fakeAgent((request, connection) => {
-    if (request.op === "exec.list") return connection.answer({ execs: [] });
-    if (request.op === "sandbox.events") return connection.frame(frameKinds.reply, {});
-    connection.frame(frameKinds.reply, { pid: 3 });
-  });
-  const client = clientOf(agent);
-  client.onGone(() => undefined);
-  return { agent, client, ops: () => agent.requests.map(({ op }) => op) };
-}
-
-it("the events of a sandbox begin a moment after somebody wants them, and before a command that nobody follows", async () => {
-  const waiting = await listening();
-  await using _ = waiting.client;
-  await turn();
-  expect(waiting.agent.connections).toBe(0);
-  await expect.poll(waiting.ops).toEqual(["sandbox.events"]);
-  const starting = await listening();
-  await using __ = starting.client;
-  await starting.client.execs.startDetached(spec, options());
-  await expect.poll(() => starting.ops().length).toBeGreaterThanOrEqual(3);
-  // What may have ended before they were there is asked for.
-  expect(starting.ops()).toEqual(["sandbox.events", "exec.start", "exec.list"]);
-});
-
-it("a command that is followed does not wait for the events, which begin at once when it is left", async () => {
-  const { client, ops } = await listening();
-  await using _ = client;
-  const view = await client.execs.start(spec, options());
-  expect(ops()).toEqual(["exec.start"]);
-  await view[Symbol.asyncDispose]();
-  await turn();
-  await expect.poll(ops).toEqual(["exec.start", "sandbox.events", "exec.list"]);
 });
 
 it("what ended before anybody wanted to hear of ends is told to nobody", async () => {
