@@ -119,6 +119,7 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
 
     enter_network(plan.parcels.take(Parcel::Network)?.one(Thing::Network), plan.taken.at_last)?;
     inside::settle_network(plan.spec)?;
+    inside::close_kernel_settings()?;
     harden::limit(&plan.spec.limits, plan.spec.cgroup.is_some())?;
 
     // Used to the end, and not where descriptors for the agent come to be.

@@ -248,7 +248,7 @@ fn forbid_namespaces() -> Result<()> {
     if overlay::exists(path) { std::fs::write(path, "0").at("proc", path) } else { Ok(()) }
 }
 
-/// Sets up the network that this process is in, where that is the sandbox's own, and then closes the settings of the kernel.
+/// Sets up the network that this process is in, where that is the sandbox's own: through the kernel's settings, among others.
 pub fn settle_network(spec: &LaunchSpec) -> Result<()> {
     if spec.network != Network::Host {
         sys::loopback_up().at("network", "loopback")?;
@@ -258,6 +258,11 @@ pub fn settle_network(spec: &LaunchSpec) -> Result<()> {
             bound_queues()?;
         }
     }
+    Ok(())
+}
+
+/// From here on nobody in the sandbox changes them.
+pub fn close_kernel_settings() -> Result<()> {
     for name in READ_ONLY_PROC {
         let path = format!("/proc/{name}");
         if overlay::exists(&path) {

@@ -50,7 +50,7 @@ impl Stages {
 }
 
 /// What a child is given, and by which way.
-struct Order<'a> {
+struct Provision<'a> {
     spec: &'a LaunchSpec,
     ready: Option<&'a Ready>,
     sender: parcels::Sender,
@@ -87,8 +87,8 @@ impl Begun {
     }
 
     /// Makes what the child waits for, parcel by parcel, and accompanies it.
-    fn provide(&mut self, order: &Order<'_>, outside: Option<Outside>, on_socket: impl FnOnce()) -> Result<()> {
-        let Order { spec, ready, sender, processors, .. } = order;
+    fn provide(&mut self, provision: &Provision<'_>, outside: Option<Outside>, on_socket: impl FnOnce()) -> Result<()> {
+        let Provision { spec, ready, sender, processors, .. } = provision;
         // None where the child makes its own, without rights.
         let base = match spec.ids {
             IdsSpec::Range { base, .. } => Some(base),
@@ -140,7 +140,7 @@ impl Begun {
         self.used.extend([agent, proc, dev, root].into_iter().flatten());
         self.stages.end("overlay");
 
-        let owner = outside.as_ref().map(|outside| &outside.users).zip(base).filter(|_| order.network_to_make);
+        let owner = outside.as_ref().map(|outside| &outside.users).zip(base).filter(|_| provision.network_to_make);
         // Where it cannot be made from here the child makes it, and says why not.
         let made = owner.and_then(|owner| network::namespace::make(owner, processors.as_ref()).ok());
         sender.send(Parcel::Network, &there(&[(Thing::Network, &made)]))?;
@@ -148,7 +148,7 @@ impl Begun {
             self.stages.end("network");
         }
         self.names = outside.and_then(|outside| outside.names);
-        self.accompany(spec, relay, order.limits)?;
+        self.accompany(spec, relay, provision.limits)?;
         // Whoever hears of it may get this processor at once: from here on the child alone has something to do.
         on_socket();
         Ok(())
@@ -273,7 +273,7 @@ pub fn begin(
         console: console.as_raw_fd(),
     };
     let (network_to_make, processors) = (plan.taken.at_last != 0, here.map(|(_, all)| all));
-    let order = Order { spec, ready, sender, network_to_make, limits, processors };
+    let provision = Provision { spec, ready, sender, network_to_make, limits, processors };
     let group = born_in.as_ref().map(AsRawFd::as_raw_fd);
     let mut clone = || match sys::clone_process(namespaces.cloned as u64, group)? {
         0 => child::run(&mut plan),
@@ -296,7 +296,7 @@ pub fn begin(
     stages.end("clone");
     let (go, status) = (go_writer, status_reader);
     let mut begun = Begun { pid, start_time: 0, stages, names: None, go, status, ends: true, used: Vec::new() };
-    outside.and_then(|outside| begun.provide(&order, outside, on_socket)).map_err(|error| begun.cause_of(error))?;
+    outside.and_then(|outside| begun.provide(&provision, outside, on_socket)).map_err(|error| begun.cause_of(error))?;
     Ok(begun)
 }
 

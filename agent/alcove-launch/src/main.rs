@@ -60,7 +60,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// A library may remember who a process is from before a clone that it did not make, and would abort who made it.
+/// A child cloned by the system call alone still has its parent's number in the library's memory, with which musl's `abort` sends its signal:
+/// a panic in a launch would end the launcher.
 fn end_alone_of_a_panic() {
     let told = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -59,7 +59,6 @@ pub fn serve(arguments: &[String]) -> Result<()> {
         if count == 0 {
             drop(busy);
             parked.forget();
-            quiet.end();
             // Deletions under way; what is not done by then is deleted at the service's next start.
             sys::wait_readable(idle.as_raw_fd(), LAST_REQUESTS_MS).at("serve", "wait")?;
             return Ok(());
@@ -199,7 +198,7 @@ fn begin(line: &[u8], mut pool: Option<&mut Pool>, parked: &mut Parked, debts: &
             std::process::exit(0);
         }
         Ok(pid) => {
-            // It waits behind this process, in two of three cases.
+            // On this processor, in two of three cases, and behind this process: it begins at once.
             // SAFETY: no arguments.
             unsafe { libc::sched_yield() };
             if place.is_some() {

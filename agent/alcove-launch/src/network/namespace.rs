@@ -97,22 +97,22 @@ mod tests {
         (child, users.expect("its namespace of users").into())
     }
 
-    /// @returns whether others may look into a process that has entered.
-    fn entered_as(users: &OwnedFd) -> i32 {
+    /// @returns of a process that has entered: whether others may look into it, and what it is sent when its parent ends.
+    fn entered_as(users: &OwnedFd) -> (i32, i32) {
         // SAFETY: no arguments.
         let parent = unsafe { libc::getpid() };
         let (users, made) = (users.as_raw_fd(), std::cell::Cell::new(0));
         let order = super::Order { users, owner: 1_900_000_000, parent, made };
         let entering = sys::fork().expect("a process");
         if entering == 0 {
-            let entered = super::enter(&order);
+            let signal = super::enter(&order).and_then(|()| sys::death_signal()).unwrap_or(0);
             // SAFETY: plain numbers.
-            unsafe { libc::_exit(if entered.is_ok() { libc::prctl(libc::PR_GET_DUMPABLE) } else { 99 }) };
+            unsafe { libc::_exit(libc::prctl(libc::PR_GET_DUMPABLE) << 6 | signal) };
         }
         let mut status = 0;
         // SAFETY: our own child.
         unsafe { libc::waitpid(entering, &mut status, 0) };
-        libc::WEXITSTATUS(status)
+        (libc::WEXITSTATUS(status) >> 6, libc::WEXITSTATUS(status) & 63)
     }
 
     #[test]
@@ -129,8 +129,8 @@ mod tests {
         let foreign = super::make((&machines, 1_900_000_000), None);
         child.kill().expect("killed");
         child.wait().expect("its end");
-        // Its memory is nobody's to look into but the machine's.
-        assert_eq!(entered, 0);
+        // Its memory, which is ours, is nobody's to look into but the machine's.
+        assert_eq!(entered, (0, libc::SIGKILL));
         let made = made.expect("a network");
         assert_ne!(inode(&made), inode(&machines));
         // SAFETY: the descriptor returned is ours.

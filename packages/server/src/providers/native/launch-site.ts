@@ -276,6 +276,7 @@ export class LaunchSite implements AsyncDisposable {
       if (ground === undefined) return;
       await this.mend(ground, { kind: "host", skeleton: ground.skeleton }, "host");
       this.#removals.clear();
+      await this.#removals.lookAtTrash(ground);
     } catch (err) {
       this.#logger.warn({ err }, "what launches need cannot be made again yet");
     }

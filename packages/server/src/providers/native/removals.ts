@@ -17,6 +17,8 @@ export class Removals {
   readonly #logger: Logger;
   /** Probes and deleted directories that are not gone yet: each is what takes it away. */
   readonly #left = new Set<() => Promise<void>>();
+  /** Deleted directories that the last look found. */
+  #foundInTrash: ReadonlySet<string> = new Set();
   #clearing: Promise<void> | undefined;
 
   constructor(options: {
@@ -104,6 +106,18 @@ export class Removals {
         for (const path of left) await this.removeDir(found, path, { once: true });
       })
       .catch((err: unknown) => this.#logger.warn({ err }, "what a launcher left cannot be deleted yet"));
+  }
+
+  /**
+   * A deletion goes on when its answer was given, in a process that may be killed alone. What two looks in a row find has nobody any more, or
+   * much in it: who deletes what is being deleted does no harm.
+   */
+  async lookAtTrash(ground: LaunchGround): Promise<void> {
+    const found = await this.#directories.listTrash();
+    const before = this.#foundInTrash;
+    this.#foundInTrash = new Set(found);
+    for (const path of found.filter((each) => before.has(each)))
+      await this.removeOrLeave(path, () => this.removeDir(ground, path, { once: true }));
   }
 
   /** Tries what is left once more. Not waited for: what is slow to end takes seconds each time. */
