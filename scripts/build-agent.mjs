@@ -106,13 +106,19 @@ export function findCargo() {
 }
 
 const machines = { x64: "x86_64", arm64: "aarch64" };
-/** How long a component of the toolchain may take to come, and how long a question to the compiler. */
-const componentMs = 60_000;
+/** How long rustup may be silent about the target, how long it may take when that begins to be there, and a question to the compiler. */
+const fetchMs = 60_000;
+const unpackMs = 300_000;
 const questionMs = 10_000;
 
 /** The C library that both programs in agent/dist hold: `musl` or `gnu`. */
 export function agentLibrary() {
-  return readFileSync(stampFile, "utf8").trim().split(" ")[1];
+  return stampFields()[1];
+}
+
+/** Why that is not musl; empty where it is. */
+export function whyNotMusl() {
+  return stampFields().slice(2).join(" ");
 }
 
 /** The target that both programs in agent/dist are built for, which their tests are run for too. */
@@ -120,32 +126,82 @@ export function agentTarget() {
   return targetOf(agentLibrary());
 }
 
+function stampFields() {
+  return readFileSync(stampFile, "utf8").trim().split(" ");
+}
+
+/** The folder of a target's libraries in the toolchain, if it is there and whole enough to try. */
+function librariesOf(target, { folder, env }) {
+  const { stdout } = spawnSync(inFolder(folder, "rustc"), ["--print", "target-libdir", "--target", target], {
+    ...{ encoding: "utf8", env, cwd: agentFolder, timeout: questionMs, killSignal: "SIGKILL" },
+  });
+  const libraries = (stdout ?? "").trim();
+  const isThere =
+    libraries !== "" &&
+    existsSync(libraries) &&
+    readdirSync(libraries).some((name) => /^libstd-.*\.rlib$/.test(name));
+  return { libraries, isThere };
+}
+
+function inFolder(folder, program) {
+  return folder === undefined ? program : join(folder, program);
+}
+
 /**
  * A program of musl starts in 0.25 ms less than one of glibc, whose first steps ask the processor what it is some sixty times, each an exit
  * to the hypervisor where the machine is a virtual one. Each sandbox starts one. A compiler of a distribution may have no such target, or none that
  * links: the programs are built for glibc then.
+ * @returns why there is no such target; undefined: there is.
  */
-function mayBuildForMusl({ folder, env, log }) {
+async function addMuslTarget({ folder, env, log }) {
   const target = targetOf("musl");
-  const ask = (name, args, timeout) =>
-    spawnSync(folder === undefined ? name : join(folder, name), args, {
-      ...{ encoding: "utf8", env, cwd: agentFolder, timeout },
-      // A wrapper may not heed less.
-      killSignal: "SIGKILL",
+  const { libraries, isThere } = librariesOf(target, { folder, env });
+  if (isThere) return undefined;
+  if (libraries === "") return "the compiler does not say where its libraries are";
+  log(
+    `the compiler has no target ${target}; asking rustup for it, which may take ${fetchMs / 1_000} s to fetch it`,
+  );
+  const failure = await addedByRustup(target, { folder, env, place: dirname(libraries) });
+  if (failure !== undefined) return failure;
+  return librariesOf(target, { folder, env }).isThere ? undefined : "rustup has it for another toolchain";
+}
+
+/**
+ * @param place where rustup puts the target once it has it. From then on it is not ended: what is half there it would neither finish nor remove.
+ * @returns why it could not.
+ */
+function addedByRustup(target, { folder, env, place }) {
+  return new Promise((resolve) => {
+    const child = spawn(inFolder(folder, "rustup"), ["target", "add", target], {
+      ...{ env: { ...env, RUST_BACKTRACE: "0" }, cwd: agentFolder, stdio: ["ignore", "ignore", "pipe"] },
     });
-  const isThere = () => {
-    const { stdout } = ask("rustc", ["--print", "target-libdir", "--target", target], questionMs);
-    const found = (stdout ?? "").trim();
-    return found !== "" && existsSync(found) && readdirSync(found).some((name) => name.endsWith(".rlib"));
-  };
-  if (isThere()) return true;
-  log(`the compiler has no target ${target}; asking rustup for it, for up to ${componentMs / 1_000} s`);
-  const { status, error, stderr } = ask("rustup", ["target", "add", target], componentMs);
-  if (status === 0 && isThere()) return true;
-  const last = (stderr ?? "").trim().split("\n").at(-1);
-  const told = status === 0 ? "rustup has it for another toolchain" : (error?.code ?? `rustup: ${last}`);
-  log(`it is not to be had (${told})`);
-  return false;
+    const startedMs = Date.now();
+    let tooLate = false;
+    const watch = setInterval(() => {
+      const takenMs = Date.now() - startedMs;
+      tooLate = takenMs > (existsSync(place) ? unpackMs : fetchMs);
+      // A wrapper may not heed less.
+      if (tooLate) child.kill("SIGKILL");
+    }, 200);
+    let told = "";
+    child.stderr.setEncoding("utf8").on("data", (text) => {
+      told = (told + text).slice(-65_536);
+    });
+    child.once("error", (error) => {
+      clearInterval(watch);
+      resolve(error.code === "ENOENT" ? "rustup is not installed" : error.message);
+    });
+    // Not `close`: whoever it started may hold its output for longer.
+    child.once("exit", (code) => {
+      clearInterval(watch);
+      child.stderr.destroy();
+      const lines = told.split("\n").filter((line) => line.trim() !== "");
+      const said = lines.find((line) => line.startsWith("error:")) ?? lines.at(-1) ?? "it failed";
+      const seconds = Math.round((Date.now() - startedMs) / 1_000);
+      if (code === 0) resolve(undefined);
+      else resolve(tooLate ? `rustup had not added it after ${seconds} s` : `rustup: ${said}`);
+    });
+  });
 }
 
 /** @returns whether a program needs no other to be started: an ELF file of 64 bits without an interpreter. */
@@ -170,15 +226,24 @@ function targetOf(library) {
 export function agentIsCurrent() {
   const complete = agentBinaries.every((name) => existsSync(join(distFolder, name)));
   return (
-    complete &&
-    existsSync(stampFile) &&
-    readFileSync(stampFile, "utf8").split(" ")[0] === sourceStamp() &&
-    agentLibrary() !== undefined
+    complete && existsSync(stampFile) && stampFields()[0] === sourceStamp() && agentLibrary() !== undefined
   );
 }
 
+/** Whether the programs hold glibc because the compiler had no other target, and it has one by now. */
+function mayBeMuslNow() {
+  if (agentLibrary() === "musl" || machines[process.arch] === undefined) return false;
+  try {
+    const { folder } = findCargo();
+    return librariesOf(targetOf("musl"), { folder, env: process.env }).isThere;
+  } catch (error) {
+    if (error instanceof CargoMissing) return false;
+    throw error;
+  }
+}
+
 /**
- * Builds both programs unless they are there and fit the sources.
+ * Builds both programs unless they are there and fit the sources, and, where they hold glibc, the compiler still has no target for musl.
  * @param {{ log?: (line: string) => void, force?: boolean }} options
  * @returns {Promise<{ built: boolean, folder: string, binaries: Record<string, string> }>}
  * @throws CargoMissing, BuildFailed
@@ -187,7 +252,7 @@ export async function buildAgent({ log = () => undefined, force = false } = {}) 
   const stamp = sourceStamp();
   const binaries = Object.fromEntries(agentBinaries.map((name) => [name, join(distFolder, name)]));
   const result = (built) => ({ built, folder: distFolder, binaries });
-  if (!force && agentIsCurrent()) return result(false);
+  if (!force && agentIsCurrent() && !mayBeMuslNow()) return result(false);
 
   if (process.platform !== "linux")
     throw new BuildFailed(`the agent is a Linux program and cannot be built on ${process.platform}`);
@@ -214,15 +279,22 @@ export async function buildAgent({ log = () => undefined, force = false } = {}) 
       throw new BuildFailed(
         `${dynamic.join(" and ")} came out dynamic, for ${target}: a setting of cargo's outside of the project says so`,
       );
-    return { library, made };
+    return made;
   };
-  const { library, made } = mayBuildForMusl({ folder, env: environment, log })
-    ? await build("musl").catch((error) => {
-        if (!(error instanceof BuildFailed)) throw error;
-        log(`${error.message}\nthat was for musl; building for glibc`);
-        return build("gnu");
-      })
-    : await build("gnu");
+  const tried = async () => {
+    const why = await addMuslTarget({ folder, env: environment, log });
+    if (why !== undefined) return { why };
+    try {
+      return { forMusl: await build("musl") };
+    } catch (error) {
+      if (!(error instanceof BuildFailed)) throw error;
+      log(error.message);
+      return { why: error.message.split("\n")[0] };
+    }
+  };
+  const { forMusl, why } = await tried();
+  if (why !== undefined) log(`the programs get glibc instead of musl: ${why}`);
+  const made = forMusl ?? (await build("gnu"));
 
   mkdirSync(distFolder, { recursive: true });
   for (const [name, path] of Object.entries(binaries)) {
@@ -232,7 +304,7 @@ export async function buildAgent({ log = () => undefined, force = false } = {}) 
     chmodSync(fresh, 0o755);
     renameSync(fresh, path);
   }
-  writeFileSync(stampFile, `${stamp} ${library}`);
+  writeFileSync(stampFile, [stamp, ...(why === undefined ? ["musl"] : ["gnu", why])].join(" "));
   return result(true);
 }
 

@@ -16,7 +16,7 @@ import {
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { argumentsOf, refuse } from "./arguments.ts";
-import { agentLibrary, buildAgent, findCargo } from "./build-agent.mjs";
+import { agentLibrary, buildAgent, findCargo, whyNotMusl } from "./build-agent.mjs";
 import { serviceNodeFlags } from "./node-runtime.mjs";
 import { type Entry, withFolders } from "./package/archive.ts";
 import { bundleKinds, contentsOf } from "./package/contents.ts";
@@ -47,6 +47,8 @@ const { arch } = process;
 debianArchitecture(arch);
 
 await buildAgent({ log: (line) => console.error(line) });
+const library = agentLibrary();
+if (library !== "musl") console.error(`package: the programs hold glibc instead of musl: ${whyNotMusl()}`);
 for (const kind of bundleKinds) run(process.execPath, ["scripts/bundle.mjs", kind]);
 const commit = git("rev-parse", "HEAD");
 const changed = git("status", "--porcelain") !== "";
@@ -54,10 +56,15 @@ if (changed) console.error("package: the work tree differs from its commit, and 
 const seconds = Number(process.env.SOURCE_DATE_EPOCH ?? git("log", "-1", "--format=%ct"));
 const mtime = new Date(seconds * 1_000);
 
-const release = { version, commit: changed ? `${commit}+changes` : commit, node: shippedNode };
+const release = {
+  version,
+  commit: changed ? `${commit}+changes` : commit,
+  node: shippedNode,
+  agentLibrary: library,
+};
 const contents = withFolders([
   ...contentsOf(root, { node: await nodeBinary(), serviceNodeFlags: serviceNodeFlags() }),
-  ...licenseEntries(root, { cargo: findCargo().cargo, nodeVersion: shippedNode, library: agentLibrary() }),
+  ...licenseEntries(root, { cargo: findCargo().cargo, nodeVersion: shippedNode, library }),
   {
     path: "release.json",
     type: "file",

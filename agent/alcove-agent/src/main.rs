@@ -191,7 +191,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match parse(&arguments) {
         Ok(Command::Version) => {
-            println!("alcove-agent {} protocol {:?}", env!("CARGO_PKG_VERSION"), alcove_protocol::VERSIONS);
+            let (version, protocols) = (env!("CARGO_PKG_VERSION"), alcove_protocol::VERSIONS);
+            println!("alcove-agent {version} protocol {protocols:?} {}", sys::C_LIBRARY);
             Ok(())
         }
         Ok(Command::Stdio { socket }) => bridge::run(&socket).map_err(|error| format!("{socket}: {error}")),

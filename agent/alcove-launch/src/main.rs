@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         "serve" => serve::serve(&arguments[1..]),
         "one" => serve::one(),
         "--version" => {
-            println!("alcove-launch {}", env!("CARGO_PKG_VERSION"));
+            println!("alcove-launch {} {}", env!("CARGO_PKG_VERSION"), sys::C_LIBRARY);
             return ExitCode::SUCCESS;
         }
         _ => {

@@ -1,5 +1,8 @@
 //! What the loader of programs does at their start, where a C library has it in none of a static program's.
 
+/// What this program was linked with, in words.
+pub const C_LIBRARY: &str = if cfg!(target_env = "musl") { "musl" } else { "glibc" };
+
 /// Has what the start of this program relocated, tables of functions above all, never be written again. glibc's start does so by itself, musl's
 /// does not. A kernel that refuses has it stay as it was, which keeps no program from its work.
 pub fn close_relocations() {

@@ -3,6 +3,7 @@ import { chmod, rm } from "node:fs/promises";
 import { CandidateChecks, type CheckedCandidate } from "./candidate-checks.ts";
 import type { Config } from "./config/config.ts";
 import type { Isolation } from "./config/providers.ts";
+import { checkAgentLibrary } from "./doctor/agent-library.ts";
 import { doctorInstance, makePlace, removeLeftovers } from "./doctor/leftovers.ts";
 import { checkMachine, type DoctorCheck, nearestFolder } from "./doctor/machine.ts";
 import { imageSettings, openImageStore } from "./images.ts";
@@ -11,7 +12,7 @@ import type { Logger } from "./platform/logger.ts";
 import { messageOf } from "./platform/message-of.ts";
 import { systemClock } from "./platform/system-clock.ts";
 import type { ProviderCheck } from "./ports/index.ts";
-import { type Candidate, providerCandidates } from "./provider-candidates.ts";
+import { agentBinary, type Candidate, providerCandidates } from "./provider-candidates.ts";
 import { selectProviders } from "./provider-selection.ts";
 
 export type { DoctorCheck } from "./doctor/machine.ts";
@@ -49,6 +50,7 @@ export async function diagnose(options: {
 }): Promise<Diagnosis> {
   const { env, installed = false, signal } = options;
   const machine = await checkMachine({ config: options.config, env, installed });
+  machine.push(...(await checkAgentLibrary({ binary: agentBinary, installed })));
   if (machine.some(({ id, level }) => id === "data-dir" && level === "fail")) {
     return { ok: false, machine, providers: [] };
   }

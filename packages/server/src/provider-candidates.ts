@@ -16,6 +16,7 @@ import { ProotProvider } from "./providers/proot/index.ts";
 
 /** Where `scripts/build-agent.mjs` puts what it builds. */
 const builtBinaries = fileURLToPath(new URL("../../../agent/dist/", import.meta.url));
+export const agentBinary = path.join(builtBinaries, "alcove-agent");
 
 export interface CandidateOptions {
   config: Config;
@@ -42,7 +43,6 @@ export type Candidate = {
 export async function providerCandidates(options: CandidateOptions): Promise<Candidate[]> {
   const { config, instanceId, noteKey, images, logger, clock } = options;
   const { dataDir, providers } = config;
-  const agentBinary = path.join(builtBinaries, "alcove-agent");
   const launchBinary = path.join(builtBinaries, "alcove-launch");
   const missing = await unbuilt([agentBinary, launchBinary]);
   const common = { dataDir, instanceId, agentBinary, ringBytes: config.exec.ringBytes };
