@@ -9,7 +9,7 @@ use alcove_protocol::{ErrorCode, Event, FileInfo, FileList, FileType};
 use std::collections::BinaryHeap;
 use std::ffi::{CStr, CString};
 use std::io::{Error, Result};
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -90,30 +90,39 @@ pub fn is_empty(dir: RawFd) -> Result<bool> {
     Ok(empty)
 }
 
+/// By the system call: a library may ask for a few names at a time, and end without a word where there is an error.
 fn each_name(dir: RawFd, mut take: impl FnMut(&CStr)) -> Result<()> {
     let reader = open_directory(dir, c".")?;
-    // SAFETY: the stream owns the descriptor from here on and is closed on every way out.
-    unsafe {
-        let raw = reader.into_raw_fd();
-        let stream = libc::fdopendir(raw);
-        if stream.is_null() {
-            let error = Error::last_os_error();
-            libc::close(raw);
-            return Err(error);
+    let mut buffer = [0u8; 32 * 1024];
+    loop {
+        // SAFETY: the kernel fills no more of the buffer than it is told, with whole records.
+        let filled = sys::check(unsafe {
+            libc::syscall(libc::SYS_getdents64, reader.as_raw_fd(), buffer.as_mut_ptr(), buffer.len())
+        });
+        let mut records = match filled {
+            // It was removed meanwhile.
+            Err(error) if sys::errno_is(&error, libc::ENOENT) => return Ok(()),
+            filled => &buffer[..filled? as usize],
+        };
+        if records.is_empty() {
+            return Ok(());
         }
-        loop {
-            let entry = libc::readdir64(stream);
-            if entry.is_null() {
-                break;
-            }
-            let name = CStr::from_ptr((*entry).d_name.as_ptr());
+        while let Some((name, others)) = first_name(records) {
             if name != c"." && name != c".." {
                 take(name);
             }
+            records = others;
         }
-        libc::closedir(stream);
     }
-    Ok(())
+}
+
+/// Of records as the kernel writes them: a number and a place of eight bytes each, the record's length in two, a kind in one, the name.
+fn first_name(records: &[u8]) -> Option<(&CStr, &[u8])> {
+    const LENGTH: usize = 16;
+    const NAME: usize = 19;
+    let length = records.get(LENGTH..LENGTH + 2).map(|bytes| u16::from_ne_bytes([bytes[0], bytes[1]]))?;
+    let (record, others) = records.split_at_checked(length.into())?;
+    Some((CStr::from_bytes_until_nul(record.get(NAME..)?).ok()?, others))
 }
 
 /// Opens a directory for reading, never through a symlink.
