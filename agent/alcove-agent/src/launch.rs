@@ -11,7 +11,7 @@ use crate::own_group::OwnGroup;
 use crate::poller::{READ, Source};
 use crate::requests::{Answer, bad_request, check_env, check_input_name};
 use crate::slab::Key;
-use crate::users::{Ids, User};
+use crate::users::{self, Ids, User};
 use crate::{limits, shell_line, sys, terminal, tree};
 use alcove_protocol::{ErrorBody, ErrorCode, ExecStart, ExitReason, Kind, Started};
 use std::io::Error;
@@ -313,9 +313,7 @@ impl Agent {
                 _ => format!("working directory {}: {}", exec.cwd, sys::reason(&error)),
             })),
             Stage::Fork => Some(io("no process can be started", &error)),
-            Stage::Setup if errno == libc::EINVAL => {
-                Some(bad_request("the user or one of its groups has an id that this sandbox does not have"))
-            }
+            Stage::Setup if errno == libc::EINVAL => Some(bad_request(users::NO_SUCH_ID)),
             Stage::Setup => Some(io("the command cannot be set up", &error)),
         };
         if let Some(refusal) = refusal {

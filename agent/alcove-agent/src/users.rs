@@ -95,6 +95,14 @@ fn holds(map: Option<&Vec<(u64, u64)>>, id: u32) -> bool {
     map.is_none_or(|map| map.iter().any(|(first, length)| (*first..first + length).contains(&u64::from(id))))
 }
 
+/// Of a user that nobody can be here, since the sandbox has not got so many.
+pub const NO_SUCH_ID: &str = "the user or one of its groups has an id that this sandbox does not have";
+
+/// Whether the sandbox has a user's own ids.
+pub fn are_here(user: &User) -> bool {
+    holds(id_map(c"/proc/self/uid_map").as_ref(), user.uid) && holds(id_map(c"/proc/self/gid_map").as_ref(), user.gid)
+}
+
 /// Finds out once, at start.
 pub fn detect_ids() -> Ids {
     let (users, groups) = (id_map(c"/proc/self/uid_map"), id_map(c"/proc/self/gid_map"));
@@ -128,7 +136,10 @@ fn look_up(spec: &str, passwd: &str, groups: &str) -> Option<User> {
         Some((name, group)) => (name, Some(group)),
         None => (spec, None),
     };
-    let number = |text: &str| text.parse::<u32>().ok().filter(|id| *id != u32::MAX);
+    let number = |text: &str| {
+        let id = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u32>().ok()).flatten();
+        id.filter(|id| *id != u32::MAX)
+    };
     let by_name = || accounts(passwd).find(|entry| entry.field(0) == name && !name.is_empty());
     let by_number = |id| accounts(passwd).find(|entry: &Account<'_>| number(entry.field(2)) == Some(id));
     let entry = by_name().or_else(|| number(name).and_then(by_number));
@@ -199,7 +210,7 @@ mod tests {
 
     #[test]
     fn what_names_nobody_is_refused() {
-        for spec in ["", "nobody", "odd", "ann:nogroup", "-1", "4294967295", ":", "1:"] {
+        for spec in ["", "nobody", "odd", "ann:nogroup", "-1", "+5", "4294967295", ":", "1:"] {
             assert_eq!(find(spec), None, "{spec}");
         }
     }

@@ -21,6 +21,9 @@ impl Context {
         if wanted.is_none_or(str::is_empty) {
             return action(&user);
         }
+        if !users::are_here(&user) {
+            return Err(refused(ErrorCode::BadRequest, users::NO_SUCH_ID.to_owned()));
+        }
         user.groups.extend(self.passing_group);
         let refuse = |error| refused(ErrorCode::Permission, format!("cannot act as user {}: {error}", user.name));
         identity::as_user(&user, self.ids, || action(&user)).map_err(refuse)?

@@ -473,4 +473,20 @@ describe("ExecTracker", () => {
     expect(types()).toEqual(["exec.started", "exec.failed"]);
     expect(tracker.size).toBe(0);
   });
+
+  test("a start that its sandbox's end overtakes is told as lost, and another that fails is not", async () => {
+    const failing = () =>
+      tracker.start(sandbox.target, started("ex-1"), () => Promise.reject(new ProviderError("no")));
+    sandbox.started("spawned");
+    await expect(failing()).rejects.toThrow();
+    const overtaken = tracker.start(sandbox.target, started("ex-2"), async () => {
+      sandbox.stopped("destroyed");
+      throw new RuntimeGone("it has ended");
+    });
+    await expect(overtaken).rejects.toThrow();
+    expect(told.map(({ type, data }) => [type, data?.reason])).toEqual([
+      ["exec.failed", undefined],
+      ["exec.failed", "lost"],
+    ]);
+  });
 });

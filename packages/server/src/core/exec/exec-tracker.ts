@@ -513,7 +513,9 @@ export class ExecTracker implements Disposable {
   #startFailed(sandbox: TrackedSandbox, tracked: TrackedExec, error: unknown): void {
     this.#failed(sandbox, tracked, error);
     const message = error instanceof DomainError ? error.message : "the command could not be started";
-    this.#emit(sandbox, "exec.failed", { ...this.#common(sandbox, tracked), error: message });
+    // Its caller is told the same.
+    const lost = this.sandboxEnded(sandbox.row.id) ? { reason: "lost" } : {};
+    this.#emit(sandbox, "exec.failed", { ...this.#common(sandbox, tracked), ...lost, error: message });
   }
 
   #failed(sandbox: TrackedSandbox, { operation, startedMs }: TrackedExec, error: unknown): void {

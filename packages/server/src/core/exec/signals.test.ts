@@ -9,6 +9,13 @@ test.each([
   ["SIGINT", 2],
   [1, 1],
   ["64", 64],
+  ["SIGIOT", 6],
+  ["SIGCLD", 17],
+  ["SIG33", 33],
+  ["SIGRTMIN", 34],
+  ["SIGRTMIN+3", 37],
+  ["rtmax-1", 63],
+  ["SIGRTMAX", 64],
 ])("%j is signal %i", (signal, number) => {
   expect(parseSignal(signal)).toBe(number);
 });
@@ -17,6 +24,12 @@ test.each([
   "",
   "SIG",
   "SIGNOTHING",
+  "SIG0",
+  "SIG65",
+  "SIGRTMIN-1",
+  "SIGRTMIN+31",
+  "SIGRTMAX+1",
+  "SIGRTMIN+",
   "0",
   "65",
   "-9",

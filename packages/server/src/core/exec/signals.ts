@@ -8,6 +8,7 @@ const signalNumbers: Readonly<Record<string, number>> = {
   ILL: 4,
   TRAP: 5,
   ABRT: 6,
+  IOT: 6,
   BUS: 7,
   FPE: 8,
   KILL: 9,
@@ -19,6 +20,7 @@ const signalNumbers: Readonly<Record<string, number>> = {
   TERM: 15,
   STKFLT: 16,
   CHLD: 17,
+  CLD: 17,
   CONT: 18,
   STOP: 19,
   TSTP: 20,
@@ -36,18 +38,28 @@ const signalNumbers: Readonly<Record<string, number>> = {
   SYS: 31,
 };
 
+/** The first and the last of those without names, which are called by how far from either they are. */
+const realTime = { RTMIN: 34, RTMAX: 64 } as const;
+
 /**
- * Reads a signal: a name with or without `SIG` in any case, or a number from 1 to 64, also as text.
+ * Reads a signal: a name with or without `SIG` in any case, or a number from 1 to 64, also as text; whatever a record tells among them
+ * (`SIGRTMIN+3`, `SIG33`).
  * @throws BadRequest for anything else. docs/api/exec.md.
  */
 export function parseSignal(signal: string | number): number {
   const text = String(signal).trim().toUpperCase();
-  const number = /^\d{1,2}$/.test(text) ? Number(text) : undefined;
-  if (number !== undefined && number >= 1 && number <= 64) return number;
   const name = text.startsWith("SIG") ? text.slice(3) : text;
-  const known = Object.hasOwn(signalNumbers, name) ? signalNumbers[name] : undefined;
-  if (known !== undefined) return known;
+  const known = Object.hasOwn(signalNumbers, name) ? signalNumbers[name] : numberIn(name);
+  if (known !== undefined && known >= 1 && known <= 64) return known;
   throw new BadRequest(
     `signal ${JSON.stringify(String(signal).slice(0, 32))} is not known; give a name such as SIGTERM or a number from 1 to 64`,
   );
+}
+
+function numberIn(name: string): number | undefined {
+  if (/^\d{1,2}$/.test(name)) return Number(name);
+  const [, from, way = "+", far = "0"] = /^(RTMIN|RTMAX)(?:([+-])(\d{1,2}))?$/.exec(name) ?? [];
+  if (from === undefined) return undefined;
+  const number = realTime[from as keyof typeof realTime] + Number(`${way}${far}`);
+  return number >= realTime.RTMIN ? number : undefined;
 }

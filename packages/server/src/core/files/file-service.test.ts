@@ -1,3 +1,4 @@
+import { Readable } from "node:stream";
 import { expect, test } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
 import { Conflict, RuntimeGone } from "../../ports/errors.ts";
@@ -31,4 +32,16 @@ test("an operation that meets the end of its sandbox is told that, not what its 
     logger: silentLogger,
   });
   await expect(files.stat("sb-1", "/etc/passwd", { signal })).rejects.toBe(ending);
+});
+
+test("what is written is named: a path that ends with a slash is refused before anything is asked", () => {
+  const files = new FileService({
+    sandboxes: { locate: () => Promise.reject(new Error("it was asked for")) },
+    events: { emit: () => undefined },
+    operations: new OperationMetrics({ clock: new FakeClock(), providers: [] }),
+    maxUploadBytes: 0,
+    logger: silentLogger,
+  });
+  const write = () => files.write("sb-1", "/workspace/new/", Readable.from([]), { signal });
+  expect(write).toThrow('path "/workspace/new/" ends with "/"');
 });

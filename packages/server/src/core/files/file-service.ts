@@ -1,7 +1,7 @@
 import type { Readable } from "node:stream";
 import type { Logger } from "../../platform/logger.ts";
 import { rememberRequest } from "../../platform/request-scope.ts";
-import { DomainError, RuntimeGone, TooLarge } from "../../ports/errors.ts";
+import { BadRequest, DomainError, RuntimeGone, TooLarge } from "../../ports/errors.ts";
 import type { EventSink } from "../../ports/event-sink.ts";
 import type {
   AnswerRoom,
@@ -60,6 +60,10 @@ export class FileService {
     options: CallOptions & { mode?: number; user?: string; spends?: boolean },
   ): Promise<FileEntry> {
     checkPath("path", path);
+    if (path.endsWith("/"))
+      throw new BadRequest(
+        `path ${JSON.stringify(path.slice(0, 200))} ends with "/", and what is written is a file: name it; the directories it needs are made`,
+      );
     if (options.user !== undefined) checkUser(options.user);
     const limit = this.#maxUploadBytes > 0 ? { maxBytes: this.#maxUploadBytes } : {};
     return this.#operate(sandboxId, "file_write", options, async (files, tell) => {

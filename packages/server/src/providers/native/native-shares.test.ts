@@ -2,6 +2,7 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { readdir, readFile, stat } from "node:fs/promises";
 import { release } from "node:os";
+import { Readable } from "node:stream";
 import { expect, it } from "vitest";
 import { runScript } from "../../../test/support/attack-probe.ts";
 import { probedSandboxes } from "../../../test/support/native-sandboxes.ts";
@@ -33,6 +34,19 @@ await describeWith(
       expect(taken).toBeGreaterThan(16);
       expect(taken).toBeLessThanOrEqual(64);
       expect(await other.take("terminals", 10)).toBe(10);
+    });
+
+    it("an id that it has not got is refused in the same words for commands and files", async () => {
+      const { operations } = await sandbox();
+      const call = () => ({ signal: AbortSignal.timeout(10_000) });
+      for (const user of ["70000", "1000:70000"]) {
+        const refusals = [
+          operations.execs.startDetached({ ...shell("true"), user }, call()),
+          operations.files.write("/workspace/f", Readable.from([]), { ...call(), user }),
+        ];
+        for (const refusal of refusals)
+          await expect(refusal).rejects.toThrow(/has an id that this sandbox does not have/);
+      }
     });
 
     it("a command that finds no terminal left is told that, and of no memory or disk", async () => {
