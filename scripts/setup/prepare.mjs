@@ -11,10 +11,11 @@ import { runStep, say } from "./step.mjs";
 
 /**
  * Fetches what is missing, does nothing when all is there.
- * @param options dev: packages of development too; agent: the agent; service: the bundle that the service starts from.
+ * @param options dev: packages of development too; agent: the agent; service: the bundle that the service starts from; beforeAgent: called
+ *   with the Node to run on before the agent is built, which takes long.
  * @returns `{ node, agent }`: the Node to run on, and the agent's state: `ready`, or what stands in its way.
  */
-export async function prepare({ dev = false, agent = true, service = false } = {}) {
+export async function prepare({ dev = false, agent = true, service = false, beforeAgent } = {}) {
   const found = findNode();
   const agentState = agent ? agentIsCurrent() : true;
   const ready =
@@ -24,6 +25,7 @@ export async function prepare({ dev = false, agent = true, service = false } = {
           const node = await ensureNode();
           if (!(await ensureDependencies(projectRoot, { dev })))
             fail("the npm packages could not be installed");
+          if (!agentState) beforeAgent?.(node);
           return { node, agent: agent ? await ensureAgent() : { ready: true } };
         });
   await ensureBundle(projectRoot, ready.node, "client");

@@ -16,11 +16,18 @@ export async function main(): Promise<never> {
 /** @returns the exit code. */
 export async function run(args: readonly string[]): Promise<number> {
   try {
-    await createProgram(args[0]).parseAsync([...args], { from: "user" });
+    const program = createProgram(args[0]);
+    // Asked by the set-up, before what takes minutes: a word that is wrong is told at once.
+    if (process.env.ALCOVE_ARGUMENTS_ONLY === "1") program.hook("preAction", endBeforeAction);
+    await program.parseAsync([...args], { from: "user" });
     return exitCodes.ok;
   } catch (error) {
     if (error instanceof CommanderError) return error.exitCode === 0 ? exitCodes.ok : exitCodes.usage;
     const { reportFailure } = await import("./failure.ts");
     return reportFailure(error);
   }
+}
+
+function endBeforeAction(): never {
+  throw new CommanderError(0, "alcove.argumentsOnly", "the arguments are right");
 }

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import { createProgram } from "./program.ts";
+import { runCli } from "./testing/run-cli.ts";
 
 const whole = createProgram();
 const words = whole.commands.flatMap((command) => [command.name(), ...command.aliases()]);
@@ -20,3 +21,15 @@ test("a word that calls nothing is looked up among all", () => {
   for (const word of [undefined, "help", "--help", "spwan"])
     expect(createProgram(word).helpInformation()).toBe(whole.helpInformation());
 });
+
+test.each([
+  [["serve", "--port", "0"], 0, ""],
+  [["serve", "--listen", "x"], 2, "unknown option '--listen'"],
+])(
+  "the set-up asks of %j whether they are right, before it does what takes long",
+  async (args, code, told) => {
+    const { stdout, ...result } = await runCli(args, { env: { ALCOVE_ARGUMENTS_ONLY: "1" } });
+    expect([result.code, stdout]).toEqual([code, ""]);
+    expect(result.stderr).toContain(told);
+  },
+);
