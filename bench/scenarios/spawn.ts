@@ -44,6 +44,9 @@ const freshRounds = 17;
 /** Three calls each, until the service is a warm one. */
 const warmupLives = 330;
 const measuredRounds = 40;
+/** Longer than what nobody waits for is put off: none of it falls into a pause. */
+const unbroken = 60;
+const unbrokenRounds = 3;
 const burst = 100;
 const burstRounds = 5;
 
@@ -59,11 +62,18 @@ export async function nativeSpawn(): Promise<Row[]> {
   for (const { url } of [cold, prepared]) await timeCalls(life, { url, count: warmupLives });
   const warm = await inTurns(measuredRounds, { cold, prepared });
   const gone = summarize(warm.cold.destroyed);
+  const pauseless = { lives: new Lives(), floors: [] as number[] };
+  for (let round = 0; round < unbrokenRounds; round++) {
+    pauseless.floors.push(...((await bubblewrap(unbroken)) ?? []));
+    const lives = await timeCalls(life, { url: cold.url, count: unbroken });
+    for (const each of lives) pauseless.lives.add(each);
+  }
   return [
     ...rowsOf("cold", warm.cold, warm.floors, { spawn: 1.3, ready: 1.7 }),
     ...rowsOf("prepared", warm.prepared, warm.floors, { spawn: 0.6, ready: 1 }),
     ...rowsOf("cold, after a pause", warm.coldAfterPause, warm.floorsAfterPause),
     ...rowsOf("prepared, after a pause", warm.preparedAfterPause, warm.floorsAfterPause),
+    ...rowsOf(`cold, ${unbroken} without a pause`, pauseless.lives, pauseless.floors),
     ...rowsOf("cold, fresh service", fresh.cold, fresh.floors),
     ...rowsOf("prepared, fresh service", fresh.prepared, fresh.floors),
     {
