@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { pino } from "pino";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { silentLogger } from "../../platform/logger.ts";
+import { type Logger, silentLogger } from "../../platform/logger.ts";
 import { type RuntimeId, StorageFull } from "../../ports/index.ts";
 import { layerSizes } from "../native/layer-sizes.ts";
 import { DiskGuard } from "./disk-guard.ts";
@@ -24,12 +24,12 @@ beforeEach(async () => {
 afterEach(() => rm(root, { recursive: true }));
 
 let looks = 0;
-const open = (minFreeMb = 100, limitMb = 0) =>
+const open = (minFreeMb = 100, limitMb = 0, logger = silentLogger) =>
   new DiskGuard({
     minFreeMb,
     limitMb,
     says: { where: "below data_dir", minFree: "providers.native.min_free_mb", limit: "disk_mb" },
-    logger: silentLogger,
+    logger,
     running: () => [small, large].filter((id) => !stopped.some((line) => line.startsWith(id))),
     measure: (ids, { inodes }) => layerSizes(ids, { path: (id) => join(root, id), inodes }),
     stop: async (id, reason) => {
@@ -151,6 +151,23 @@ describe("the guard of the disk", () => {
     expect(guard.states).toEqual(able);
     await using off = open(0);
     expect(off.states).toEqual([]);
+  });
+
+  it("tells that nobody is to blame for a shortage, and once that it is over", async () => {
+    const told: string[] = [];
+    const logger = Object.assign(Object.create(silentLogger) as Logger, {
+      error: (message: string) => void told.push(`error ${message}`),
+      info: ({ event }: { event: string }, message: string) => void told.push(`${event} ${message}`),
+    });
+    await using guard = open(100, 0, logger);
+    for (const freeMb of [50, 50, 40, 300, 300]) {
+      free(freeMb);
+      await guard.look();
+    }
+    expect(told).toEqual([
+      expect.stringMatching(/^error 50 MB were free below data_dir.* none can be made$/),
+      "disk.enough 300 MB are free below data_dir: sandboxes can be made again",
+    ]);
   });
 
   it("is helpless no more once somebody was to blame, and again when that one did not explain the rest", async () => {

@@ -81,6 +81,8 @@ export class DiskGuard implements AsyncDisposable {
   /** Those that others destroy, and what they were known to have written, MB. */
   readonly #destroyed = new Map<RuntimeId, number>();
   #blamedNobody = false;
+  /** That space is short and nobody to blame stands in the log, and not yet that there is enough again. */
+  #toldShort = false;
   /** What runtimes had written when that was last found out, MB: one whose files take too long to count is held to it. */
   #known = new Map<RuntimeId, number>();
   /** How often a runtime took too long to count. Those that are slow to count come last, behind all that are not. */
@@ -133,6 +135,7 @@ export class DiskGuard implements AsyncDisposable {
     );
     const space = await this.#see();
     const short = this.#shortage(space);
+    if (short === undefined && space !== undefined) this.#tellEnough(space);
     const near = space !== undefined && space.freeMb < this.#minFreeMb * watchFrom;
     if (runtimes.length === 0 || (short === undefined && !near && this.#limitMb === 0)) {
       this.#window.reset();
@@ -166,10 +169,12 @@ export class DiskGuard implements AsyncDisposable {
       if (grew === undefined) return shortestPauseMs;
       // What that gives back is not known before it is gone.
       const underWay = this.#leaving.size > 0;
-      if (!this.#blamedNobody && !underWay)
+      if (!this.#blamedNobody && !underWay) {
+        this.#toldShort = true;
         this.#options.logger.error(
           `${short}, and what sandboxes are seen to write does not explain it: none is stopped, and none can be made`,
         );
+      }
       this.#blamedNobody ||= !underWay;
       return puzzledPauseMs;
     }
@@ -303,6 +308,15 @@ export class DiskGuard implements AsyncDisposable {
     const { freeMb, freeInodes } = this.#seen.space;
     const manyInodes = freeInodes === undefined || freeInodes >= fewestInodes * watchFrom;
     return freeMb >= this.#minFreeMb * watchFrom && manyInodes;
+  }
+
+  #tellEnough({ freeMb }: DiskSpace): void {
+    if (!this.#toldShort) return;
+    this.#toldShort = false;
+    this.#options.logger.info(
+      { event: "disk.enough", free_mb: Math.floor(freeMb) },
+      `${Math.floor(freeMb)} MB are free ${this.#options.says.where}: sandboxes can be made again`,
+    );
   }
 
   #shortage(space: DiskSpace | undefined): string | undefined {
