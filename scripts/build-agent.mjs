@@ -153,7 +153,7 @@ function inFolder(folder, program) {
  * links: the programs are built for glibc then.
  * @returns why there is no such target; undefined: there is.
  */
-async function addMuslTarget({ folder, env, log }) {
+export async function addMuslTarget({ folder, env, log }) {
   const target = targetOf("musl");
   const { libraries, isThere } = librariesOf(target, { folder, env });
   if (isThere) return undefined;
@@ -171,6 +171,8 @@ async function addMuslTarget({ folder, env, log }) {
  * @returns why it could not.
  */
 function addedByRustup(target, { folder, env, place }) {
+  // Left there by one that was ended, perhaps: it says nothing of this one.
+  const wasThere = existsSync(place);
   return new Promise((resolve) => {
     const child = spawn(inFolder(folder, "rustup"), ["target", "add", target], {
       ...{ env: { ...env, RUST_BACKTRACE: "0" }, cwd: agentFolder, stdio: ["ignore", "ignore", "pipe"] },
@@ -179,7 +181,7 @@ function addedByRustup(target, { folder, env, place }) {
     let tooLate = false;
     const watch = setInterval(() => {
       const takenMs = Date.now() - startedMs;
-      tooLate = takenMs > (existsSync(place) ? unpackMs : fetchMs);
+      tooLate = takenMs > (!wasThere && existsSync(place) ? unpackMs : fetchMs);
       // A wrapper may not heed less.
       if (tooLate) child.kill("SIGKILL");
     }, 200);
@@ -230,9 +232,13 @@ export function agentIsCurrent() {
   );
 }
 
+/** How a reason begins for which there is no musl though there is a target. */
+const buildFailed = "it could not be built for musl: ";
+
 /** Whether the programs hold glibc because the compiler had no other target, and it has one by now. */
 function mayBeMuslNow() {
-  if (agentLibrary() === "musl" || machines[process.arch] === undefined) return false;
+  const hadNone = agentLibrary() !== "musl" && !whyNotMusl().startsWith(buildFailed);
+  if (!hadNone || machines[process.arch] === undefined) return false;
   try {
     const { folder } = findCargo();
     return librariesOf(targetOf("musl"), { folder, env: process.env }).isThere;
@@ -289,7 +295,8 @@ export async function buildAgent({ log = () => undefined, force = false } = {}) 
     } catch (error) {
       if (!(error instanceof BuildFailed)) throw error;
       log(error.message);
-      return { why: error.message.split("\n")[0] };
+      const lines = error.message.split("\n");
+      return { why: `${buildFailed}${lines.find((line) => line.startsWith("error")) ?? lines[0]}` };
     }
   };
   const { forMusl, why } = await tried();

@@ -98,9 +98,10 @@ fn holds(map: Option<&Vec<(u64, u64)>>, id: u32) -> bool {
 /// Of a user that nobody can be here, since the sandbox has not got so many.
 pub const NO_SUCH_ID: &str = "the user or one of its groups has an id that this sandbox does not have";
 
-/// Whether the sandbox has a user's own ids.
+/// Whether a sandbox of many ids has all of a user's.
 pub fn are_here(user: &User) -> bool {
-    holds(id_map(c"/proc/self/uid_map").as_ref(), user.uid) && holds(id_map(c"/proc/self/gid_map").as_ref(), user.gid)
+    let (users, groups) = (id_map(c"/proc/self/uid_map"), id_map(c"/proc/self/gid_map"));
+    holds(users.as_ref(), user.uid) && user.groups.iter().chain([&user.gid]).all(|gid| holds(groups.as_ref(), *gid))
 }
 
 /// Finds out once, at start.

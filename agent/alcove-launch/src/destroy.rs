@@ -92,6 +92,10 @@ pub fn end_process(handle: &OwnedFd, step: &'static str) -> Result<()> {
 
 fn discard(spec: &DestroySpec) -> Result<Option<String>> {
     const STEP: &str = "remove";
+    // Put there before, by a process that was killed since, perhaps: it keeps its name.
+    if Path::new(&spec.dir).parent() == Some(Path::new(&spec.trash)) {
+        return Ok(Some(spec.dir.clone()));
+    }
     let name = Path::new(&spec.dir).file_name().and_then(|name| name.to_str()).unwrap_or("runtime");
     let target = format!("{}/{name}.{}", spec.trash, std::process::id());
     match std::fs::rename(&spec.dir, &target) {
@@ -118,6 +122,16 @@ mod tests {
         std::fs::write(&path, "{").expect("written");
         assert!(recorded(&path, "kill").is_err());
         std::fs::remove_file(&path).expect("removed");
+    }
+
+    #[test]
+    fn what_lies_in_the_trash_already_keeps_its_name() {
+        let discarded = |dir: &str| {
+            let spec = serde_json::json!({ "dir": dir, "trash": "/nowhere/.trash", "cgroup": null, "ids": { "kind": "single" } });
+            discard(&serde_json::from_value(spec).expect("a specification")).expect("told")
+        };
+        assert_eq!(discarded("/nowhere/.trash/rt.1").as_deref(), Some("/nowhere/.trash/rt.1"));
+        assert_eq!(discarded("/nowhere/rt"), None);
     }
 
     #[test]

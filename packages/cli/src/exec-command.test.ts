@@ -82,7 +82,12 @@ describe("exec", () => {
     expect(result).toMatchObject({ code: 0, stdout: "", stderr: `alcove: ${told}\n` });
   });
 
-  test("tells once that a command was ended for its memory", async () => {
+  test("tells once that a command was ended for memory, whoever's", async () => {
+    at.service.onExec = (message, exec) => {
+      if (message.type === "start") exec.send({ ...exit(137, "oom"), oom_kills: 1 });
+    };
+    const { stderr } = await at.run("exec", "sb-a", "x");
+    expect(stderr).toBe("alcove: the command was killed: the sandbox ran out of memory\n");
     at.service.onExec = (message, exec) => {
       if (message.type === "start")
         exec.send({ ...exit(137), reason: "limit", limit: "memory_mb", oom_kills: 1 });

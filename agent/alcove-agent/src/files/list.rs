@@ -211,3 +211,32 @@ pub fn list(channel: &mut Channel, request: &FileList) -> Served {
     listing.walk(walk, request.depth.unwrap_or(1).max(1) as usize)?;
     listing.flush().map_err(|_| Stop::Gone)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_was_removed_meanwhile_has_no_names_and_what_is_none_is_told() {
+        let path = std::env::temp_dir().join(format!("alcove-removed-{}", std::process::id()));
+        std::fs::create_dir(&path).expect("made");
+        let open = |path: &std::path::Path| std::fs::File::open(path).expect("opened");
+        let removed = open(&path);
+        std::fs::remove_dir(&path).expect("removed");
+        assert!(is_empty(removed.as_raw_fd()).expect("read"));
+        assert!(is_empty(open(std::path::Path::new("/proc/self/status")).as_raw_fd()).is_err());
+    }
+
+    #[test]
+    fn names_are_cut_out_of_records_and_nothing_out_of_what_is_none() {
+        let mut record = [0u8; 24];
+        record[16..18].copy_from_slice(&24u16.to_ne_bytes());
+        record[19..21].copy_from_slice(b"ab");
+        let two = [record, record].concat();
+        let (name, others) = first_name(&two).expect("a name");
+        assert_eq!((name, others.len()), (c"ab", 24));
+        for broken in [&record[..0], &record[..17], &record[..23], &[0xff; 24], &[0; 24]] {
+            assert!(first_name(broken).is_none(), "{broken:?}");
+        }
+    }
+}

@@ -47,6 +47,18 @@ fn inside(name: &[u8]) -> Result<Option<Vec<CString>>, Stop> {
     Ok((!parts.is_empty()).then_some(parts))
 }
 
+/// When an entry's contents changed last: by an extended header where there is one, which has parts of seconds too.
+fn time_of<R: Read>(entry: &mut tar::Entry<R>) -> libc::timespec {
+    // Before 1970 they are negative, and read as the large numbers with the same bits.
+    let plain = entry.header().mtime().unwrap_or(0) as i64;
+    let extended = entry.pax_extensions().ok().flatten().and_then(|mut fields| {
+        let field = fields.find_map(|field| field.ok().filter(|field| field.key_bytes() == b"mtime"))?;
+        field.value().ok()?.parse::<f64>().ok().filter(|seconds| seconds.is_finite())
+    });
+    let (seconds, part) = extended.map_or((plain, 0.0), |exact| (exact.floor() as i64, exact - exact.floor()));
+    libc::timespec { tv_sec: seconds as _, tv_nsec: (part * 1e9) as _ }
+}
+
 impl Target<'_> {
     /// The directory that holds the last component, made when missing.
     fn parent(&self, parts: &[CString]) -> Result<OwnedFd, Stop> {
@@ -113,11 +125,7 @@ impl Target<'_> {
         let kind = entry.header().entry_type();
         let mode = entry.header().mode().unwrap_or(0o644) & 0o7777;
         let existing = self.clear(dir, name, kind == EntryType::Directory)?;
-        let times = {
-            // Before 1970 they are negative, and read as the large numbers with the same bits.
-            let seconds = entry.header().mtime().unwrap_or(0) as i64;
-            [libc::timespec { tv_sec: seconds as _, tv_nsec: 0 }; 2]
-        };
+        let times = [time_of(entry); 2];
         // SAFETY: names are C strings and descriptors live; every result is checked, but for times: one that the file
         // system cannot keep is no reason to refuse the file.
         unsafe {

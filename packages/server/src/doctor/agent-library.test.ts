@@ -37,7 +37,9 @@ describe("what doctor says of the agent's C library", () => {
     expect(await told()).toEqual([]);
     await agentThat("exit 1");
     expect(await told()).toEqual([]);
-    await agentThat("echo alcove-agent 1.2.3 protocol [1]");
-    expect(await told()).toEqual([]);
+    for (const said of ["1.2.3 protocol [1]", "1.2.3 notmusl", "1.2.3 musl 7"]) {
+      await agentThat(`echo alcove-agent ${said}`);
+      expect(await told(), said).toEqual([]);
+    }
   });
 });

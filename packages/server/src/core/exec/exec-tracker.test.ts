@@ -203,11 +203,13 @@ describe("ExecTracker", () => {
       expect(ends()).toEqual([["exec.completed", "exited"]]);
     });
 
-    test("nothing is looked at where every command is read, or none runs", async () => {
+    test("nothing is looked at where every command is read, or none runs yet", async () => {
       sandbox.started("spawned");
       await sandbox.ending();
       await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
       await sandbox.ending();
+      // One that is being started has a caller who hears of it.
+      await tracker.start(sandbox.target, { ...detached, execId: "ex-2" as never }, () => sandbox.ending());
       expect(sandbox.lists).toBe(0);
     });
 

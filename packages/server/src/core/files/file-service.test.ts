@@ -34,7 +34,7 @@ test("an operation that meets the end of its sandbox is told that, not what its 
   await expect(files.stat("sb-1", "/etc/passwd", { signal })).rejects.toBe(ending);
 });
 
-test("what is written is named: a path that ends with a slash is refused before anything is asked", () => {
+test("what is written is named: a path that only names a directory is refused before anything is asked", () => {
   const files = new FileService({
     sandboxes: { locate: () => Promise.reject(new Error("it was asked for")) },
     events: { emit: () => undefined },
@@ -42,6 +42,8 @@ test("what is written is named: a path that ends with a slash is refused before 
     maxUploadBytes: 0,
     logger: silentLogger,
   });
-  const write = () => files.write("sb-1", "/workspace/new/", Readable.from([]), { signal });
-  expect(write).toThrow('path "/workspace/new/" ends with "/"');
+  for (const path of ["/workspace/new/", "/workspace/new/.", "/"]) {
+    const write = () => files.write("sb-1", path, Readable.from([]), { signal });
+    expect(write).toThrow(`path "${path}" names a directory`);
+  }
 });

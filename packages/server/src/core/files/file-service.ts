@@ -60,9 +60,9 @@ export class FileService {
     options: CallOptions & { mode?: number; user?: string; spends?: boolean },
   ): Promise<FileEntry> {
     checkPath("path", path);
-    if (path.endsWith("/"))
+    if (/\/\.?$/.test(path))
       throw new BadRequest(
-        `path ${JSON.stringify(path.slice(0, 200))} ends with "/", and what is written is a file: name it; the directories it needs are made`,
+        `path ${JSON.stringify(path.slice(0, 200))} names a directory, and what is written is a file: give its name; the directories it needs are made`,
       );
     if (options.user !== undefined) checkUser(options.user);
     const limit = this.#maxUploadBytes > 0 ? { maxBytes: this.#maxUploadBytes } : {};

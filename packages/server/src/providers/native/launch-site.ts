@@ -275,8 +275,7 @@ export class LaunchSite implements AsyncDisposable {
       const ground = await this.#survey.found;
       if (ground === undefined) return;
       await this.mend(ground, { kind: "host", skeleton: ground.skeleton }, "host");
-      this.#removals.clear();
-      await this.#removals.lookAtTrash(ground);
+      this.#removals.clear(ground);
     } catch (err) {
       this.#logger.warn({ err }, "what launches need cannot be made again yet");
     }

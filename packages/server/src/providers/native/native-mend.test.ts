@@ -1,6 +1,6 @@
 import { existsSync } from "node:fs";
 import { glob, mkdir, readdir, readFile, rm, rmdir } from "node:fs/promises";
-import { dirname, join } from "node:path";
+import { join } from "node:path";
 import { afterEach, beforeEach, expect, it, onTestFinished, vi } from "vitest";
 import { type NativeHome, nativeHome, nativeProvider, testImage } from "../../../test/support/native.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
@@ -80,17 +80,6 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "what was
       return !existsSync(left);
     };
     await expect.poll(spawned, { timeout: 15_000 }).toBe(true);
-  });
-
-  it("what nobody deletes any more is deleted by the inventory after the next", async () => {
-    await provider.spawn(specOf("host"), soon());
-    const left = join(home.dataDir, "runtimes/native/.trash/rt-left.1");
-    await mkdir(join(left, "upper"), { recursive: true });
-    await provider.inventory(soon());
-    expect(existsSync(left)).toBe(true);
-    await provider.inventory(soon());
-    const trash = () => readdir(dirname(left));
-    await expect.poll(trash, { timeout: 15_000 }).toEqual([]);
   });
 
   it("a probe that an earlier start left and that is not gone yet stops no start, and goes later", async () => {

@@ -7,6 +7,10 @@ import type { LaunchGround } from "./launch-ground.ts";
 import { isOurs, type RuntimeDirectories } from "./runtime-directories.ts";
 import type { RuntimeRecord } from "./runtime-record.ts";
 
+/** A deletion that takes longer is looked after: its process may have been killed. Then ever more rarely. */
+const trashMs = 30_000;
+const longestTrashMs = 3_600_000;
+
 /** Takes away runtimes and all that is left of them, and keeps in mind what could not be yet. */
 export class Removals {
   readonly #directories: RuntimeDirectories;
@@ -15,11 +19,12 @@ export class Removals {
   readonly #isOwn: (record: RuntimeRecord) => boolean;
   readonly #busy: () => Disposable;
   readonly #logger: Logger;
-  /** Probes and deleted directories that are not gone yet: each is what takes it away. */
-  readonly #left = new Set<() => Promise<void>>();
-  /** Deleted directories that the last look found. */
-  #foundInTrash: ReadonlySet<string> = new Set();
+  /** Probes and deleted directories that are not gone yet, by what they are: each is what takes it away. */
+  readonly #left = new Map<string, () => Promise<void>>();
+  /** Deleted directories that the last look found: when they are deleted once more. */
+  #inTrash: ReadonlyMap<string, { dueMs: number; pauseMs: number }> = new Map();
   #clearing: Promise<void> | undefined;
+  #hasGivenUp = false;
 
   constructor(options: {
     directories: RuntimeDirectories;
@@ -57,7 +62,7 @@ export class Removals {
     try {
       await remove();
     } catch (error) {
-      this.#left.add(remove);
+      if (!this.#hasGivenUp) this.#left.set(what, remove);
       this.#logger.warn(
         { err: error },
         `${what} is not gone yet, and is removed later: ${await adviceFor(error)}`,
@@ -108,36 +113,48 @@ export class Removals {
       .catch((err: unknown) => this.#logger.warn({ err }, "what a launcher left cannot be deleted yet"));
   }
 
-  /**
-   * A deletion goes on when its answer was given, in a process that may be killed alone. What two looks in a row find has nobody any more, or
-   * much in it: who deletes what is being deleted does no harm.
-   */
-  async lookAtTrash(ground: LaunchGround): Promise<void> {
-    const found = await this.#directories.listTrash();
-    const before = this.#foundInTrash;
-    this.#foundInTrash = new Set(found);
-    for (const path of found.filter((each) => before.has(each)))
-      await this.removeOrLeave(path, () => this.removeDir(ground, path, { once: true }));
-  }
-
   /** Tries what is left once more. Not waited for: what is slow to end takes seconds each time. */
-  clear(): void {
-    this.#clearing ??= this.#clear().finally(() => {
-      this.#clearing = undefined;
-    });
+  clear(ground: LaunchGround): void {
+    this.#clearing ??= this.#clear(ground)
+      .catch((err: unknown) => this.#logger.warn({ err }, "what was deleted cannot be looked at"))
+      .finally(() => {
+        this.#clearing = undefined;
+      });
   }
 
-  async #clear(): Promise<void> {
-    for (const remove of [...this.#left]) {
+  async #clear(ground: LaunchGround): Promise<void> {
+    for (const [what, remove] of [...this.#left]) {
+      if (this.#hasGivenUp) return;
       await remove().then(
-        () => this.#left.delete(remove),
+        () => this.#left.delete(what),
         () => undefined,
       );
+    }
+    await this.#lookAtTrash(ground);
+  }
+
+  /** A deletion goes on when its answer was given, in a process that may be killed alone. To delete what is being deleted does no harm. */
+  async #lookAtTrash(ground: LaunchGround): Promise<void> {
+    const nowMs = performance.now();
+    const found = await this.#directories.listTrash();
+    const before = this.#inTrash;
+    const wait = (pauseMs: number) => ({ dueMs: nowMs + pauseMs, pauseMs });
+    const isDue = (path: string) => (before.get(path)?.dueMs ?? Number.POSITIVE_INFINITY) <= nowMs;
+    const next = (path: string) => {
+      const known = before.get(path);
+      if (known === undefined) return wait(trashMs);
+      return isDue(path) ? wait(Math.min(known.pauseMs * 2, longestTrashMs)) : known;
+    };
+    this.#inTrash = new Map(found.map((path) => [path, next(path)]));
+    for (const path of found.filter(isDue)) {
+      if (this.#hasGivenUp) return;
+      await this.removeDir(ground, path, { once: true });
     }
   }
 
   /** Tries nothing any more. */
   giveUp(): void {
+    this.#hasGivenUp = true;
     this.#left.clear();
   }
 
