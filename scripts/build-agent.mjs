@@ -16,6 +16,7 @@ import {
 import { homedir } from "node:os";
 import { dirname, join, relative } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
+import { addTarget, hasTarget } from "./rust-target.mjs";
 
 const agentFolder = join(dirname(dirname(fileURLToPath(import.meta.url))), "agent");
 const distFolder = join(agentFolder, "dist");
@@ -106,10 +107,6 @@ export function findCargo() {
 }
 
 const machines = { x64: "x86_64", arm64: "aarch64" };
-/** How long rustup may be silent about the target, how long it may take when that begins to be there, and a question to the compiler. */
-const fetchMs = 60_000;
-const unpackMs = 300_000;
-const questionMs = 10_000;
 
 /** The C library that both programs in agent/dist hold: `musl` or `gnu`. */
 export function agentLibrary() {
@@ -128,82 +125,6 @@ export function agentTarget() {
 
 function stampFields() {
   return readFileSync(stampFile, "utf8").trim().split(" ");
-}
-
-/** The folder of a target's libraries in the toolchain, if it is there and whole enough to try. */
-function librariesOf(target, { folder, env }) {
-  const { stdout } = spawnSync(inFolder(folder, "rustc"), ["--print", "target-libdir", "--target", target], {
-    ...{ encoding: "utf8", env, cwd: agentFolder, timeout: questionMs, killSignal: "SIGKILL" },
-  });
-  const libraries = (stdout ?? "").trim();
-  const isThere =
-    libraries !== "" &&
-    existsSync(libraries) &&
-    readdirSync(libraries).some((name) => /^libstd-.*\.rlib$/.test(name));
-  return { libraries, isThere };
-}
-
-function inFolder(folder, program) {
-  return folder === undefined ? program : join(folder, program);
-}
-
-/**
- * A program of musl starts in 0.25 ms less than one of glibc, whose first steps ask the processor what it is some sixty times, each an exit
- * to the hypervisor where the machine is a virtual one. Each sandbox starts one. A compiler of a distribution may have no such target, or none that
- * links: the programs are built for glibc then.
- * @returns why there is no such target; undefined: there is.
- */
-export async function addMuslTarget({ folder, env, log }) {
-  const target = targetOf("musl");
-  const { libraries, isThere } = librariesOf(target, { folder, env });
-  if (isThere) return undefined;
-  if (libraries === "") return "the compiler does not say where its libraries are";
-  log(
-    `the compiler has no target ${target}; asking rustup for it, which may take ${fetchMs / 1_000} s to fetch it`,
-  );
-  const failure = await addedByRustup(target, { folder, env, place: dirname(libraries) });
-  if (failure !== undefined) return failure;
-  return librariesOf(target, { folder, env }).isThere ? undefined : "rustup has it for another toolchain";
-}
-
-/**
- * @param place where rustup puts the target once it has it. From then on it is not ended: what is half there it would neither finish nor remove.
- * @returns why it could not.
- */
-function addedByRustup(target, { folder, env, place }) {
-  // Left there by one that was ended, perhaps: it says nothing of this one.
-  const wasThere = existsSync(place);
-  return new Promise((resolve) => {
-    const child = spawn(inFolder(folder, "rustup"), ["target", "add", target], {
-      ...{ env: { ...env, RUST_BACKTRACE: "0" }, cwd: agentFolder, stdio: ["ignore", "ignore", "pipe"] },
-    });
-    const startedMs = Date.now();
-    let tooLate = false;
-    const watch = setInterval(() => {
-      const takenMs = Date.now() - startedMs;
-      tooLate = takenMs > (!wasThere && existsSync(place) ? unpackMs : fetchMs);
-      // A wrapper may not heed less.
-      if (tooLate) child.kill("SIGKILL");
-    }, 200);
-    let told = "";
-    child.stderr.setEncoding("utf8").on("data", (text) => {
-      told = (told + text).slice(-65_536);
-    });
-    child.once("error", (error) => {
-      clearInterval(watch);
-      resolve(error.code === "ENOENT" ? "rustup is not installed" : error.message);
-    });
-    // Not `close`: whoever it started may hold its output for longer.
-    child.once("exit", (code) => {
-      clearInterval(watch);
-      child.stderr.destroy();
-      const lines = told.split("\n").filter((line) => line.trim() !== "");
-      const said = lines.find((line) => line.startsWith("error:")) ?? lines.at(-1) ?? "it failed";
-      const seconds = Math.round((Date.now() - startedMs) / 1_000);
-      if (code === 0) resolve(undefined);
-      else resolve(tooLate ? `rustup had not added it after ${seconds} s` : `rustup: ${said}`);
-    });
-  });
 }
 
 /** @returns whether a program needs no other to be started: an ELF file of 64 bits without an interpreter. */
@@ -241,7 +162,7 @@ function mayBeMuslNow() {
   if (!hadNone || machines[process.arch] === undefined) return false;
   try {
     const { folder } = findCargo();
-    return librariesOf(targetOf("musl"), { folder, env: process.env }).isThere;
+    return hasTarget(targetOf("musl"), { folder, env: process.env, cwd: agentFolder });
   } catch (error) {
     if (error instanceof CargoMissing) return false;
     throw error;
@@ -287,8 +208,10 @@ export async function buildAgent({ log = () => undefined, force = false } = {}) 
       );
     return made;
   };
+  // A program of musl starts in 0.25 ms less than one of glibc, whose first steps ask the processor what it is some sixty times, each an exit to
+  // the hypervisor where the machine is a virtual one. Each sandbox starts one.
   const tried = async () => {
-    const why = await addMuslTarget({ folder, env: environment, log });
+    const why = await addTarget(targetOf("musl"), { folder, env: environment, cwd: agentFolder, log });
     if (why !== undefined) return { why };
     try {
       return { forMusl: await build("musl") };

@@ -61,7 +61,9 @@ async function beginWithSlowLimit(stack: AsyncDisposableStack) {
   const launch = await withSlowLimit(folder);
   const { dir, ids } = launch;
   const launcher = stack.use(new Launcher({ binary: agentBinary("alcove-launch"), logger: silentLogger }));
-  const undo = () => launcher.destroy({ dir, trash: folder, cgroup: null, ids });
+  const trash = join(folder, ".trash");
+  await mkdir(trash);
+  const undo = () => launcher.destroy({ dir, trash, cgroup: null, ids });
   stack.defer(undo);
   const launched = launcher.launch(launch);
   launched.catch(() => undefined);

@@ -102,6 +102,7 @@ await describeWith(
     beforeEach(async () => {
       folder = await mkdtemp(join(tmpdir(), "alcove-halves-"));
       await chmod(folder, 0o755);
+      await mkdir(join(folder, ".trash"));
       launcher = new Launcher({ binary: agentBinary("alcove-launch"), logger: silentLogger });
     });
     afterEach(async () => {
@@ -163,7 +164,7 @@ await describeWith(
       const { pid } = await launcher.launch(spec);
       const [making] = await childrenWith(agentBinary("alcove-launch"));
       expect(await Promise.all([pid, making ?? 0].map(relocatedPartOf))).toEqual(["r--p", "r--p"]);
-      await launcher.destroy({ dir: spec.dir, trash: folder, cgroup: null, ids: spec.ids });
+      await launcher.destroy({ dir: spec.dir, trash: join(folder, ".trash"), cgroup: null, ids: spec.ids });
     });
 
     it("has its network made while it furnishes itself, and lets nobody write the kernel's settings", async () => {
@@ -174,13 +175,13 @@ await describeWith(
       const mounts = (await readFile(`/proc/${pid}/mountinfo`, "utf8")).split("\n");
       const settings = mounts.map((line) => line.split(" ")).findLast(([, , , , at]) => at === "/proc/sys");
       expect(settings?.[5]?.split(",")).toContain("ro");
-      await launcher.destroy({ dir: spec.dir, trash: folder, cgroup: null, ids: spec.ids });
+      await launcher.destroy({ dir: spec.dir, trash: join(folder, ".trash"), cgroup: null, ids: spec.ids });
     });
 
     it("is deleted once nothing else is asked of the launcher, and soon all the same", async () => {
       const spec = { ...(await withFiles()), cgroup: null };
-      const undo = { trash: folder, cgroup: null, ids: spec.ids };
-      const left = async () => (await readdir(folder)).filter((name) => name.startsWith("runtime."));
+      const undo = { trash: join(folder, ".trash"), cgroup: null, ids: spec.ids };
+      const left = async () => (await readdir(undo.trash)).filter((name) => name.startsWith("runtime."));
       /** @returns what is left after requests without a pause; undefined where the machine made one. */
       const leftWhileAsked = async () => {
         await launcher.launch(spec);
@@ -207,7 +208,7 @@ await describeWith(
       const spec = { ...(await withFiles()), cgroup: null };
       const { pid } = await launcher.prepare(spec);
       await expectOwn(pid);
-      await launcher.destroy({ dir: spec.dir, trash: folder, cgroup: null, ids: spec.ids });
+      await launcher.destroy({ dir: spec.dir, trash: join(folder, ".trash"), cgroup: null, ids: spec.ids });
     });
 
     it("needs no right to look into others' processes, as a service in a container has none", async () => {
@@ -222,7 +223,7 @@ await describeWith(
       for (const make of ["launch", "prepare"] as const) {
         const { pid } = await limited[make](spec);
         await expectOwn(pid);
-        await limited.destroy({ dir: spec.dir, trash: folder, cgroup: null, ids: spec.ids });
+        await limited.destroy({ dir: spec.dir, trash: join(folder, ".trash"), cgroup: null, ids: spec.ids });
       }
     });
 
@@ -242,7 +243,7 @@ await describeWith(
       process.kill(launch, "SIGKILL");
       await expect.poll(() => workersIn(spec.dir), { timeout: 15_000 }).toEqual({});
       expect(JSON.parse(await readFile(join(spec.dir, "runtime.json"), "utf8")).ids).toEqual(spec.ids);
-      await launcher.destroy({ dir: spec.dir, trash: folder, cgroup: null, ids: spec.ids });
+      await launcher.destroy({ dir: spec.dir, trash: join(folder, ".trash"), cgroup: null, ids: spec.ids });
     });
 
     it("ends with both of its processes while it waits for its limits", async () => {
@@ -268,7 +269,7 @@ await describeWith(
       process.kill(maker, "SIGKILL");
       const there = () => readFile(`/proc/${first}/stat`, "utf8").catch(() => "gone");
       await expect.poll(there, { timeout: 15_000 }).toBe("gone");
-      await launcher.destroy({ dir: spec.dir, trash: folder, cgroup: null, ids: spec.ids });
+      await launcher.destroy({ dir: spec.dir, trash: join(folder, ".trash"), cgroup: null, ids: spec.ids });
     });
 
     it("counts memory in the sandbox's group before its other groups are there", async ({ skip }) => {
@@ -287,7 +288,7 @@ await describeWith(
       process.kill(launch, "SIGKILL");
       await expect.poll(() => workersIn(spec.dir), { timeout: 15_000 }).toEqual({});
       const own = { version: 1 as const, dirs: [{ controller: "memory", path: memory }] };
-      await launcher.destroy({ dir: spec.dir, trash: folder, cgroup: own, ids: spec.ids });
+      await launcher.destroy({ dir: spec.dir, trash: join(folder, ".trash"), cgroup: own, ids: spec.ids });
       await expect(readdir(memory)).rejects.toThrow("ENOENT");
     });
 
@@ -298,7 +299,7 @@ await describeWith(
       expect(refused).toMatchObject({ step: "cgroup", errno: 28 });
       expect(String(refused)).toContain(`${folder}/pids/tasks: No space left on device`);
       await expect.poll(() => workersIn(spec.dir), { timeout: 15_000 }).toEqual({});
-      await launcher.destroy({ dir: spec.dir, trash: folder, cgroup: null, ids: spec.ids });
+      await launcher.destroy({ dir: spec.dir, trash: join(folder, ".trash"), cgroup: null, ids: spec.ids });
     });
 
     it("tells that a namespace is refused which the sandbox takes for itself", async () => {

@@ -49,7 +49,8 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "a runtim
     await using launcher = new Launcher({ binary: agentBinary("alcove-launch"), logger: silentLogger });
     launcher.keepDisks({ ...pool, count: 3 });
     const dir = join(folder, "prepared-1");
-    const undo = { dir, trash: folder, cgroup: null, ids };
+    const undo = { dir, trash: join(folder, ".trash"), cgroup: null, ids };
+    await mkdir(undo.trash);
     await launcher.destroy(undo);
     const ready = async () => {
       const names = await readdir(pool.dir);

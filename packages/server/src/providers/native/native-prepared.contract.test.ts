@@ -21,7 +21,7 @@ function patient(provider: NativeProvider): NativeProvider {
   const spawn = provider.spawn.bind(provider);
   provider.spawn = async (spec, options) => {
     const there = async () => (await preparedIn(home.dataDir)).size > 0;
-    await vi.waitUntil(there, { timeout: 500, interval: 20 }).catch(() => undefined);
+    await vi.waitUntil(there, { timeout: 2_000, interval: 20 }).catch(() => undefined);
     return spawn(spec, options);
   };
   return provider;

@@ -40,12 +40,12 @@ await describeWith(
       const { operations } = await sandbox();
       const call = () => ({ signal: AbortSignal.timeout(10_000) });
       for (const user of ["70000", "1000:70000"]) {
-        const refusals = [
-          operations.execs.startDetached({ ...shell("true"), user }, call()),
-          operations.files.write("/workspace/f", Readable.from([]), { ...call(), user }),
+        const tries = [
+          () => operations.execs.startDetached({ ...shell("true"), user }, call()),
+          () => operations.files.write("/workspace/f", Readable.from([]), { ...call(), user }),
         ];
-        for (const refusal of refusals)
-          await expect(refusal).rejects.toThrow(/has an id that this sandbox does not have/);
+        for (const tried of tries)
+          await expect(tried()).rejects.toThrow(/has an id that this sandbox does not have/);
       }
     });
 

@@ -1,4 +1,4 @@
-import { chmod, mkdtemp, readFile, readlink, rm } from "node:fs/promises";
+import { chmod, mkdir, mkdtemp, readFile, readlink, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, it } from "vitest";
@@ -13,6 +13,7 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "what wai
   beforeEach(async () => {
     folder = await mkdtemp(join(tmpdir(), "alcove-prepared-"));
     await chmod(folder, 0o755);
+    await mkdir(join(folder, ".trash"));
   });
   afterEach(() => rm(folder, { recursive: true, force: true }));
 
@@ -43,7 +44,7 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "what wai
     expect(await readlink(`/proc/${maker}/cwd`)).toBe(join(folder, "prepared-1"));
     await launcher.destroy({
       dir: join(folder, "prepared-1"),
-      trash: folder,
+      trash: join(folder, ".trash"),
       cgroup: null,
       ids,
     });
