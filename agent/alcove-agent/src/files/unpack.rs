@@ -56,7 +56,8 @@ fn time_of<R: Read>(entry: &mut tar::Entry<R>) -> libc::timespec {
         field.value().ok()?.parse::<f64>().ok().filter(|seconds| seconds.is_finite())
     });
     let (seconds, part) = extended.map_or((plain, 0.0), |exact| (exact.floor() as i64, exact - exact.floor()));
-    libc::timespec { tv_sec: seconds as _, tv_nsec: (part * 1e9) as _ }
+    // Just below a whole second it may be rounded to one.
+    libc::timespec { tv_sec: seconds as _, tv_nsec: (part * 1e9).min(999_999_999.0) as _ }
 }
 
 impl Target<'_> {

@@ -53,16 +53,18 @@ fn the_times_of_an_archive_are_those_of_its_files_also_before_1970() {
     let archive = data(&client.run(&json!({"op": "file.archive", "path": source})));
     client.run_with(&json!({"op": "file.unpack", "path": agent.path("again")}), &archive);
     // An extended header says it more exactly.
-    let mut extended = tar::Builder::new(Vec::new());
-    extended.append_pax_extensions([("mtime", b"-1.25".as_slice())]).expect("an extended header");
-    let mut header = tar::Header::new_ustar();
-    header.set_size(0);
-    header.set_mode(0o644);
-    extended.append_data(&mut header, "exact", std::io::empty()).expect("an entry");
-    let exact = extended.into_inner().expect("an archive");
-    client.run_with(&json!({"op": "file.unpack", "path": agent.path("exact")}), &exact);
-    let found = std::fs::metadata(agent.path("exact/exact")).expect("there");
-    assert_eq!((found.mtime(), found.mtime_nsec()), (-2, 750_000_000));
+    for (name, said, expected) in [("part", "-1.25", (-2, 750_000_000)), ("least", "-1e-20", (-1, 999_999_999))] {
+        let mut extended = tar::Builder::new(Vec::new());
+        extended.append_pax_extensions([("mtime", said.as_bytes())]).expect("an extended header");
+        let mut header = tar::Header::new_ustar();
+        header.set_size(0);
+        header.set_mode(0o644);
+        extended.append_data(&mut header, name, std::io::empty()).expect("an entry");
+        let exact = extended.into_inner().expect("an archive");
+        client.run_with(&json!({"op": "file.unpack", "path": agent.path("exact")}), &exact);
+        let found = std::fs::metadata(agent.path(&format!("exact/{name}"))).expect("there");
+        assert_eq!((found.mtime(), found.mtime_nsec()), expected, "{said}");
+    }
     // The machine's own tar reads them as well.
     std::fs::write(agent.path("times.tar"), &archive).expect("written");
     std::fs::create_dir(agent.path("tar")).expect("made");

@@ -85,6 +85,14 @@ describe("what was deleted and is still there", () => {
     expect(deleted).toEqual(["/trash/one"]);
   });
 
+  it("keeps nothing else from being deleted where it cannot be", async () => {
+    trash = ["/trash/one", "/trash/two"];
+    await look();
+    pass(30_000);
+    destroy = (dir) => (dir === "/trash/one" ? Promise.reject(new Error("it is busy")) : Promise.resolve());
+    expect(await look()).toEqual(["/trash/one", "/trash/two"]);
+  });
+
   it("is kept in mind once where it cannot be removed, however often that was tried", async () => {
     let tries = 0;
     const remove = async () => {

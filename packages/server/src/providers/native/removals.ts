@@ -148,7 +148,9 @@ export class Removals {
     this.#inTrash = new Map(found.map((path) => [path, next(path)]));
     for (const path of found.filter(isDue)) {
       if (this.#hasGivenUp) return;
-      await this.removeDir(ground, path, { once: true });
+      await this.removeDir(ground, path, { once: true }).catch((err: unknown) =>
+        this.#logger.warn({ err }, `${path} is not gone yet, and is deleted later`),
+      );
     }
   }
 
